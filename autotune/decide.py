@@ -1,0 +1,42 @@
+"""Which of the decided configs wins: one rule for sweep, lookup and scripts, on every machine.
+
+A config must beat the default beyond its own interval, otherwise the default wins. Among those within a
+tie of the fastest, the one with fewer threads, then the smaller key, is taken, so that two ranks that measured
+separately break ties the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autotune.types import Choice, Config
+
+TIE = 0.02
+"""Speed-ups within 2 % of the fastest count as equal."""
+
+MARGIN = 1.0
+"""The lower end of the interval must be above this for a config to be served instead of the default."""
+
+
+def ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """Fastest first, ties broken by threads and key."""
+    left = sorted(choices, key=lambda c: (-c.speedup, c.config.key))
+    order: list[Choice] = []
+    while left:
+        best = left[0].speedup
+        tied = [c for c in left if c.speedup >= best * (1 - TIE)]
+        tied.sort(key=_preference)
+        order.append(tied[0])
+        left.remove(tied[0])
+    return tuple(order)
+
+
+def eligible(choices: Iterable[Choice], default: Config, max_error: float) -> tuple[Choice, ...]:
+    """The choices that may be served under that error budget, best first; the default, if decided, last."""
+    kept = ranked(c for c in choices if c.config != default and c.max_error <= max_error and c.interval[0] > MARGIN)
+    return (*kept, *(c for c in choices if c.config == default))
+
+
+def _preference(choice: Choice) -> tuple[int, str]:
+    threads = choice.config.params.get("threads", 0)
+    return threads if isinstance(threads, int) else 0, choice.config.key

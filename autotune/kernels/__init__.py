@@ -1,0 +1,68 @@
+"""Algorithm contract: HOW an op is computed. One file per family; found through `registry.algorithm`.
+
+An `Algorithm` is stateless and its module imports torch only inside methods: lookup asks for revisions
+without it. `compile` and `build` may raise anything; the caller turns that into a `Status`. A built kernel
+returns a fresh tensor on every call and is called from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.ops import Kernel
+from autotune.space import Params, SearchSpace
+from autotune.types import HardwareProfile, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+Constants = Mapping[str, "torch.Tensor | None"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel ready to call, and the bytes it holds beyond the operands and the result (packed weights, scratch)."""
+
+    call: Kernel
+    workspace_bytes: int = 0
+
+
+class Algorithm(ABC):
+    """One way to compute one or more ops."""
+
+    name: ClassVar[str]
+    ops: ClassVar[tuple[str, ...]]
+
+    def revision(self) -> str:
+        """Changes when results measured before are no longer about this code. Kernels of ours hash their sources."""
+        return "1"
+
+    @abstractmethod
+    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+        """Why this algorithm cannot compute this workload here, in one sentence; "" when it can."""
+
+    @abstractmethod
+    def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
+        """The tunables for this workload; only asked when `refusal` is ""."""
+
+    def error_bound(self, workload: Workload) -> float:
+        """Stated per-element relative error (see `ops.relative_error`); beyond it a result is WRONG_RESULT."""
+        from autotune import registry
+
+        return registry.op(workload.op).tolerance(workload)
+
+    def compile(self, workload: Workload, params: Params) -> None:  # noqa: B027 - optional step, nothing by default
+        """Whatever can be done before operands exist, and in parallel: compiling, mostly. Idempotent."""
+
+    @abstractmethod
+    def build(self, workload: Workload, params: Params, constants: Constants) -> Built:
+        """The kernel for these constants; the caller keeps the constants alive and unchanged."""
+
+
+def thread_counts(hardware: HardwareProfile) -> tuple[int, ...]:
+    """1, 2, 4 … and all allowed CPUs: the values of a `threads` parameter."""
+    most = hardware.allowed_cpus
+    return tuple(sorted({*(1 << i for i in range(most.bit_length()) if 1 << i < most), most}))

@@ -1,0 +1,79 @@
+"""Op contract: WHAT is computed. One file per op; built-ins and entry points are found by `registry.op`.
+
+An `Op` is stateless and may be used from any thread. torch is imported inside the methods that need it,
+so that a workload can be made and looked up without it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.types import Config, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+Kernel = Callable[..., "torch.Tensor"]
+"""What an algorithm builds: takes the dynamic operands, returns a fresh result; called from one thread at a time."""
+
+
+class Op(ABC):
+    """An operator kind."""
+
+    name: ClassVar[str]
+    workload: ClassVar[type[Workload]]
+
+    def default(self, workload: Workload) -> Config:
+        """What the framework does when left alone; always a candidate, and the baseline of every timing."""
+        return Config("torch")
+
+    @abstractmethod
+    def constants(self, workload: Workload, seed: int) -> dict[str, torch.Tensor | None]:
+        """Operands known at load time (weight, bias), random, laid out as the workload says."""
+
+    @abstractmethod
+    def inputs(self, workload: Workload, seed: int) -> tuple[torch.Tensor, ...]:
+        """Dynamic operands, random, laid out as the workload says."""
+
+    @abstractmethod
+    def reference(
+        self, workload: Workload, constants: dict[str, torch.Tensor | None], inputs: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        """The result in f64."""
+
+    @abstractmethod
+    def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
+        """Raises `InvalidInput` in one sentence when a user's constants do not fit the workload."""
+
+    @abstractmethod
+    def accepts(self, workload: Workload, inputs: tuple[torch.Tensor, ...]) -> bool:
+        """Whether a tuned kernel may be given these inputs; otherwise the default takes them."""
+
+    @abstractmethod
+    def tolerance(self, workload: Workload) -> float:
+        """Largest per-element relative error (see `relative_error`) of a result that counts as exact in the dtype.
+
+        It is also the default error budget of a lookup.
+        """
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """The largest |result - reference| / (|reference| + rms(reference)) of any element; inf for NaN or a wrong shape.
+
+    Per element, so that one bad value cannot hide in an aggregate; the root mean square keeps elements that
+    cancel to nearly nothing from counting rounding of their large terms as error.
+    """
+    import torch
+
+    if result.shape != reference.shape:
+        return float("inf")
+    if reference.numel() == 0:
+        return 0.0
+    exact = reference.to(torch.float64)
+    difference = (result.to(torch.float64) - exact).abs()
+    scale = exact.abs() + exact.square().mean().sqrt()
+    error = torch.where(difference == 0, 0.0, difference / scale)
+    worst = float(error.max())
+    return worst if worst == worst else float("inf")

@@ -1,0 +1,115 @@
+"""One map of everything that can be added: ops and algorithms, built in or from outside.
+
+Another package adds its own through entry points, without touching this one:
+
+    [project.entry-points."autotune.ops"]
+    my_op = "my_package:MyOp"
+
+    [project.entry-points."autotune.algorithms"]
+    my_algorithm = "my_package:MyAlgorithm"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import InvalidInput, Unavailable
+from autotune.types import Workload
+
+if TYPE_CHECKING:
+    from autotune.kernels import Algorithm
+    from autotune.ops import Op
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "ops": {
+        "linear": "autotune.ops.linear:LinearOp",
+        "gemm": "autotune.ops.gemm:GemmOp",
+    },
+    "algorithms": {
+        "torch": "autotune.kernels.framework:Framework",
+        "onednn_packed": "autotune.kernels.onednn:OneDnnPacked",
+        "mkl_packed": "autotune.kernels.mkl:MklPacked",
+        "openblas": "autotune.kernels.openblas:OpenBlas",
+        "fbgemm_int8": "autotune.kernels.fbgemm:FbgemmInt8",
+        "tiled": "autotune.kernels.tiled:Tiled",
+        "numba_tiled": "autotune.kernels.numba_tiled:NumbaTiled",
+    },
+}
+
+
+@cache
+def _entry_points(group: str) -> dict[str, str]:
+    from importlib.metadata import entry_points  # slow to import: only for names that are not built in
+
+    return {point.name: point.value for point in entry_points(group=f"autotune.{group}")}
+
+
+def names(group: str) -> tuple[str, ...]:
+    """All names of "ops" or "algorithms", built-in ones first."""
+    return (*BUILT_IN[group], *(name for name in sorted(_entry_points(group)) if name not in BUILT_IN[group]))
+
+
+@cache
+def _load(group: str, name: str) -> Any:
+    target = BUILT_IN[group].get(name) or _entry_points(group).get(name)
+    if target is None:
+        raise InvalidInput(f"unknown {group.removesuffix('s')} {name!r}; there are {', '.join(names(group))}")
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(f"{group.removesuffix('s')} {name!r} ({target}) cannot be loaded: {error}") from error
+
+
+def op(name: str) -> Op:
+    """The op of that name. Raises `InvalidInput` for an unknown one, `Unavailable` if its package does not load."""
+    return _load("ops", name)  # type: ignore[no-any-return]  # loaded by name
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of that name. Raises `InvalidInput` or `Unavailable` like `op`."""
+    return _load("algorithms", name)  # type: ignore[no-any-return]  # loaded by name
+
+
+def algorithms(op_name: str) -> Iterator[Algorithm]:
+    """Every algorithm that computes that op; ones that do not load are passed over."""
+    for name in names("algorithms"):
+        try:
+            candidate = algorithm(name)
+        except Unavailable:
+            continue
+        if op_name in candidate.ops:
+            yield candidate
+
+
+def parse_workload(spec: str) -> Workload:
+    """The workload of a spec string such as `linear m=1 n=4096 k=1024 dtype=f32`. Raises `InvalidInput`."""
+    words = spec.split()
+    if not words:
+        raise InvalidInput("a workload is written like: linear m=1 n=4096 k=1024 dtype=f32")
+    kind = op(words[0]).workload
+    dims: dict[str, Any] = {}
+    types = {name: str(item.type) for name, item in kind.__dataclass_fields__.items()}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals or name in dims:
+            raise InvalidInput(f"{word!r} in {spec!r} is {'given twice' if equals else 'not name=value'}")
+        dims[name] = _parse_value(name, value, types.get(name, "str"))
+    return kind.from_dims(dims)
+
+
+def _parse_value(name: str, value: str, kind: str) -> int | bool | str:
+    if kind == "bool":
+        lowered = value.lower()
+        if lowered not in ("0", "1", "true", "false"):
+            raise InvalidInput(f"{name}={value} must be 0 or 1")
+        return lowered in ("1", "true")
+    if kind == "int":
+        try:
+            return int(value)
+        except ValueError:
+            raise InvalidInput(f"{name}={value} must be a whole number") from None
+    return value

@@ -1,0 +1,67 @@
+"""Environment variables, read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+VARIABLES = {
+    "AUTOTUNE_DB": "database file or URL used by default",
+    "AUTOTUNE_CACHE": "folder for compiled kernels and probed figures (default ~/.cache/autotune)",
+    "AUTOTUNE_CXX": "C++ compiler to use instead of the g++ or clang++ on PATH",
+}
+
+
+def _home() -> str:
+    return os.path.expanduser("~")
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """Where compiled kernels and probed figures are kept; may not exist yet."""
+    explicit = environ.get("AUTOTUNE_CACHE")
+    if explicit:
+        return explicit
+    return os.path.join(environ.get("XDG_CACHE_HOME") or os.path.join(_home(), ".cache"), "autotune")
+
+
+def database(environ: Mapping[str, str] = os.environ) -> str:
+    """The user's database: a path or a URL; the file may not exist yet."""
+    explicit = environ.get("AUTOTUNE_DB")
+    if explicit:
+        return explicit
+    data = environ.get("XDG_DATA_HOME") or os.path.join(_home(), ".local", "share")
+    return os.path.join(data, "autotune", "tuning.sqlite")
+
+
+def compiler(environ: Mapping[str, str] = os.environ) -> str:
+    """The compiler asked for, or "" for the first one found."""
+    return environ.get("AUTOTUNE_CXX", "")
+
+
+def thread_policy(environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """(OMP_NUM_THREADS, the wait-policy settings) as set; both change what is fast."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
+    policy = " ".join(f"{name}={environ[name]}" for name in names if environ.get(name))
+    return environ.get("OMP_NUM_THREADS", ""), policy
+
+
+def allocator(environ: Mapping[str, str] = os.environ) -> str:
+    """A preloaded allocator or malloc tunables, as set."""
+    names = [n for n in sorted(environ) if n == "GLIBC_TUNABLES" or (n.startswith("MALLOC_") and n.endswith("_"))]
+    preloaded = [
+        os.path.basename(path)
+        for path in environ.get("LD_PRELOAD", "").replace(":", " ").split()
+        if "malloc" in os.path.basename(path)
+    ]
+    return " ".join(preloaded + [f"{name}={environ[name]}" for name in names if environ[name]])
+
+
+def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
+    """CUDA_VISIBLE_DEVICES; None when unset, which is not the same as empty."""
+    return environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def slurm_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
+    """CPUs per task that Slurm gave, or None."""
+    value = environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(value) if value.isdigit() and int(value) > 0 else None

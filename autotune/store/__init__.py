@@ -1,0 +1,108 @@
+"""Store contract: the operator-tuning database, written by sweeps and read by scripts.
+
+A store belongs to the process that opened it and may be used from one thread at a time; any number of
+processes may have the same database open. Once `add` returns, its records are on disk: nothing committed
+is lost. Methods raise `Unavailable` when the database cannot be reached or written and `Incompatible`
+when its schema is not this version's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload
+
+
+@dataclass(frozen=True)
+class JobKey:
+    """One tuning job: a workload on a machine under an environment, over a given set of candidates.
+
+    `space_key` is the hash of the spaces and kernel revisions searched: adding an algorithm or a value makes
+    it another job, whose known candidates are not measured again.
+    """
+
+    workload_key: str
+    hardware_key: str
+    environment_key: str
+    space_key: str
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """How a job ended: trials known, and when."""
+
+    trials: int
+    finished_at: datetime
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    """Counts for `autotune db stats`."""
+
+    measurements: int
+    workloads: int
+    configs: int
+    hardware: int
+    environments: int
+    by_status: dict[str, int]
+    by_op: dict[str, int]
+    by_algorithm: dict[str, int]
+    schema_revision: str
+    size_bytes: int
+
+
+class Store(ABC):
+    """Everything a sweep writes and reads. Use as a context manager, or `close` it."""
+
+    @abstractmethod
+    def add(self, records: Iterable[TuningRecord]) -> int:
+        """Stores records in one transaction and returns how many were new; a record stored before is left alone.
+
+        FINAL records with status OK also become the decided entry of their config (`choices`), the one
+        measured last winning; a FINAL failure takes that entry away.
+        """
+
+    @abstractmethod
+    def records(
+        self,
+        workload_key: str | None = None,
+        hardware_key: str | None = None,
+        environment_key: str | None = None,
+    ) -> Iterator[TuningRecord]:
+        """Stored records that match, oldest first. Records of ops that are not installed are passed over."""
+
+    @abstractmethod
+    def choices(self, workload_key: str, hardware_key: str, environment_key: str) -> tuple[Choice, ...]:
+        """The decided configs of that identity, fastest first (see `decide.ranked`)."""
+
+    @abstractmethod
+    def workloads(self) -> tuple[Workload, ...]: ...
+
+    @abstractmethod
+    def hardware(self) -> tuple[HardwareProfile, ...]: ...
+
+    @abstractmethod
+    def environments(self) -> tuple[Environment, ...]: ...
+
+    @abstractmethod
+    def finish_job(self, job: JobKey, trials: int) -> None:
+        """Remembers that the job is done; doing so again updates it."""
+
+    @abstractmethod
+    def finished_job(self, job: JobKey) -> JobReport | None:
+        """The report of a finished job, or None."""
+
+    @abstractmethod
+    def stats(self) -> StoreStats: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

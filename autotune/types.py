@@ -1,0 +1,506 @@
+"""The nouns. Frozen, validated at construction, standard library only.
+
+An invalid value cannot be constructed: constructors raise `InvalidInput` with one sentence. Keys are the
+first 128 bits of sha256 over one canonical JSON, so equal things have equal keys on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
+
+from autotune import stats
+from autotune.canonical import canonical_json, content_key, text_key
+from autotune.dtypes import ITEMSIZE_BYTES
+from autotune.errors import InvalidInput
+
+INT64_MAX = 2**63 - 1
+
+ParamValue: TypeAlias = "bool | int | float | str | tuple[ParamValue, ...]"
+
+
+class Status(StrEnum):
+    """What became of a candidate. Failure is data: a row with a reason, never inf or a missing row."""
+
+    OK = "OK"
+    NOT_APPLICABLE = "NOT_APPLICABLE"
+    BUILD_FAILED = "BUILD_FAILED"
+    RUN_FAILED = "RUN_FAILED"
+    TIMEOUT = "TIMEOUT"
+    WRONG_RESULT = "WRONG_RESULT"
+
+
+class Stage(StrEnum):
+    """How far a measurement was taken: a short screening, or the many pairs that decide a winner."""
+
+    SCREEN = "screen"
+    FINAL = "final"
+
+
+class Origin(StrEnum):
+    """Where an answer comes from: measured here, predicted by the cost model, or the framework's default."""
+
+    EXACT = "EXACT"
+    PREDICTED = "PREDICTED"
+    DEFAULT = "DEFAULT"
+
+
+class StrideClass(StrEnum):
+    """How a matrix lies in memory, as far as it changes what is fast."""
+
+    CONTIGUOUS = "contiguous"
+    TRANSPOSED = "transposed"
+    STRIDED = "strided"
+    EXPANDED = "expanded"
+
+
+def _as_int(name: str, value: Any, low: int) -> int:
+    if isinstance(value, bool):
+        raise InvalidInput(f"{name} must be a whole number, not {value!r}")
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise InvalidInput(f"{name} must be a whole number, not {value!r}") from None
+    if not low <= number <= INT64_MAX:
+        raise InvalidInput(f"{name}={number} is out of range: {low} to 2^63-1")
+    return int(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """One op with its shapes, dtype and layout. Each op has a subclass: a frozen dataclass (`eq=False`).
+
+    Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `bool` or `str` (one of `choices`). A field with
+    a default that still has it is left out of the key and of the spec string, `dtype` excepted, so that
+    adding a field later changes no existing key.
+    """
+
+    op: ClassVar[str]
+    minimum: ClassVar[Mapping[str, int]] = {}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def __post_init__(self) -> None:
+        values = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            kind = str(item.type)
+            if kind == "int":
+                value = _as_int(item.name, value, self.minimum.get(item.name, 0))
+            elif kind == "bool":
+                if value not in (True, False):
+                    raise InvalidInput(f"{item.name} must be true or false, not {value!r}")
+                value = bool(value)
+            else:
+                allowed = ITEMSIZE_BYTES if item.name == "dtype" else self.choices[item.name]
+                value = value.value if isinstance(value, Enum) else value
+                if value not in allowed:
+                    raise InvalidInput(f"{item.name}={value!r} is not one of {', '.join(allowed)}")
+            object.__setattr__(self, item.name, value)
+            values.append(value)
+        self.validate()
+        identity = (self.op, *values)
+        object.__setattr__(self, "_identity", identity)
+        object.__setattr__(self, "_hash", hash(identity))
+
+    def validate(self) -> None:
+        """Cross-field checks of the op; raises `InvalidInput`."""
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]  # set in __post_init__; hot in lookup
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Workload) and self._identity == other._identity)  # type: ignore[attr-defined]  # set in __post_init__
+
+    def dims(self) -> dict[str, int | bool | str]:
+        """The fields that are in the key: those without a default, `dtype`, and those that differ from it."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.default is MISSING or item.name == "dtype" or getattr(self, item.name) != item.default
+        }
+
+    @property
+    def key(self) -> str:
+        """The workload's identity: 32 hex digits."""
+        return content_key({"op": self.op, **self.dims()})
+
+    @property
+    def spec(self) -> str:
+        """The spec string, e.g. `linear m=1 n=4096 k=1024 dtype=f32`; `registry.parse_workload` reads it back."""
+        words = (f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in self.dims().items())
+        return " ".join((self.op, *words))
+
+    def __str__(self) -> str:
+        return self.spec
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two."""
+        raise NotImplementedError("each op states its flops")
+
+    @property
+    def bytes(self) -> int:
+        """Compulsory memory traffic in bytes: each operand read once, the result written once."""
+        raise NotImplementedError("each op states its bytes")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute, hence nothing to tune."""
+        return self.flops == 0
+
+    @classmethod
+    def from_dims(cls, dims: Mapping[str, Any]) -> Workload:
+        """The workload with these fields; raises `InvalidInput` for unknown or missing ones."""
+        known = {item.name: item for item in fields(cls)}
+        unknown = [name for name in dims if name not in known]
+        missing = [name for name, item in known.items() if item.default is MISSING and name not in dims]
+        if unknown:
+            raise InvalidInput(f"{cls.op} has no field {unknown[0]!r}; its fields are {', '.join(known)}")
+        if missing:
+            raise InvalidInput(f"{cls.op} needs {' '.join(f'{name}=…' for name in missing)}")
+        return cls(**dims)
+
+
+def _freeze(name: str, value: Any) -> ParamValue:
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInput(f"parameter {name} must be finite, not {value}")
+        return value
+    if isinstance(value, (tuple, list)):  # JSON has no tuples: arrays read back are tuples again
+        return tuple(_freeze(name, item) for item in value)
+    raise InvalidInput(f"parameter {name} must be a bool, int, float, str or tuple of them, not {value!r}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One way to compute: algorithm, its parameters by name and value, and the device (placement)."""
+
+    algorithm: str
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+    placement: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not self.algorithm or not self.placement:
+            raise InvalidInput("a config needs an algorithm and a placement")
+        frozen = {str(name): _freeze(name, self.params[name]) for name in sorted(self.params)}
+        object.__setattr__(self, "params", MappingProxyType(frozen))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def params_json(self) -> str:
+        return canonical_json(dict(self.params))
+
+    @property
+    def key(self) -> str:
+        return content_key({"algorithm": self.algorithm, "params": dict(self.params), "placement": self.placement})
+
+    def __str__(self) -> str:
+        words = " ".join(f"{name}={value}" for name, value in self.params.items())
+        where = "" if self.placement == "cpu" else f" on {self.placement}"
+        return f"{self.algorithm}{' ' + words if words else ''}{where}"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache level as one core sees it: size in bytes, and how many logical CPUs share it."""
+
+    level: int
+    size_bytes: int
+    shared_by: int = 1
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """What the silicon is and what we may use of it.
+
+    The key is made of silicon and limits only. `name`, the exact memory size and the measured figures
+    describe; they are features, not identity. Memory counts by its power of two, so that a kernel that
+    reserves a little more does not make another machine of it.
+    """
+
+    kind: str  # "cpu" or "gpu"
+    name: str
+    vendor: str
+    arch: str  # x86_64, aarch64, sm_90, gfx942 …
+    model: str  # "family 25 model 17 stepping 1", "implementer 0x41 part 0xd0c": silicon, not marketing
+    isa: tuple[str, ...] = ()  # ISA flags that kernels use, sorted
+    physical_cores: int = 1  # or streaming multiprocessors / compute units
+    logical_cores: int = 1
+    performance_cores: int = 0  # of a hybrid; 0 and 0 where all cores are alike
+    efficiency_cores: int = 0
+    caches: tuple[Cache, ...] = ()  # data and unified caches
+    numa_nodes: int = 1
+    memory_bytes: int = 0
+    allowed_cpus: int = 1  # the least of affinity, cgroup quota, Slurm and the machine
+    slice: str = ""  # a MIG profile such as "1g.18gb"
+    peak_gflops: Mapping[str, float] = field(default_factory=dict)  # measured, per dtype, all allowed CPUs
+    bandwidth_gbs: float = 0.0  # measured, GB/s
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak_gflops", MappingProxyType(dict(sorted(self.peak_gflops.items()))))
+        object.__setattr__(self, "isa", tuple(sorted(set(self.isa))))
+        if self.kind not in ("cpu", "gpu"):
+            raise InvalidInput(f"hardware kind must be cpu or gpu, not {self.kind!r}")
+        for name in ("physical_cores", "logical_cores", "allowed_cpus"):
+            _as_int(name, getattr(self, name), 1)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def identity(self) -> dict[str, Any]:
+        """What the key is made of."""
+        return {
+            "kind": self.kind,
+            "vendor": self.vendor,
+            "arch": self.arch,
+            "model": self.model,
+            "isa": self.isa,
+            "cores": (self.physical_cores, self.logical_cores, self.performance_cores, self.efficiency_cores),
+            "caches": [(c.level, c.size_bytes, c.shared_by) for c in self.caches],
+            "numa_nodes": self.numa_nodes,
+            "memory_log2": max(self.memory_bytes - 1, 0).bit_length(),
+            "allowed_cpus": self.allowed_cpus,
+            "slice": self.slice,
+        }
+
+    @property
+    def key(self) -> str:
+        cached = self.__dict__.get("_key")
+        if cached is None:
+            cached = content_key(self.identity())
+            object.__setattr__(self, "_key", cached)
+        return str(cached)
+
+    def cache_bytes(self, level: int) -> int:
+        """Size of the data or unified cache of that level, 0 where there is none."""
+        return max((c.size_bytes for c in self.caches if c.level == level), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        out["isa"] = list(self.isa)
+        out["caches"] = [{"level": c.level, "size_bytes": c.size_bytes, "shared_by": c.shared_by} for c in self.caches]
+        out["peak_gflops"] = dict(self.peak_gflops)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HardwareProfile:
+        known = {item.name for item in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        values["caches"] = tuple(Cache(**c) for c in values.get("caches", ()))
+        values["isa"] = tuple(values.get("isa", ()))
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The software identity. Every field is in the key; kernel revisions are per algorithm and stand in the record."""
+
+    framework: str  # "torch 2.13.0+cpu"
+    libraries: tuple[str, ...] = ()  # other libraries that compute: "numpy 2.4.6", "numba 0.68.1"
+    compiler: str = ""  # "g++ 12.2.0", "" where there is none
+    driver: str = ""  # GPU driver and runtime
+    threads: str = "gomp"  # thread runtime
+    num_threads: str = ""  # OMP_NUM_THREADS when set: it changes the framework's default
+    wait_policy: str = ""  # OMP_WAIT_POLICY and its relatives when set
+    allocator: str = ""  # preloaded allocator and malloc tunables when set
+    system: str = "linux"
+
+    def to_json(self) -> dict[str, Any]:
+        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        out["libraries"] = list(self.libraries)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Environment:
+        known = {item.name for item in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        values["libraries"] = tuple(values.get("libraries", ()))
+        return cls(**values)
+
+    @property
+    def key(self) -> str:
+        return content_key({name: value for name, value in self.to_json().items() if value})
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """How a candidate is timed. The protocol is a value, and part of each record's identity."""
+
+    screen_pairs: int = 10
+    final_pairs: int = 40
+    max_final_pairs: int = 80  # taken when the interval of 40 still straddles the decision
+    min_sample_ns: int = 100_000  # a sample repeats a short kernel until it lasts this long
+    give_up_ratio: float = 0.6  # a screening stops early when 3 pairs are all slower than this
+    build_timeout_s: float = 60.0
+    run_timeout_s: float = 120.0
+    memory_limit_bytes: int = 8 << 30  # on top of what the operands need
+    cache_state: str = "warm"  # operands are reused from sample to sample
+    allocator: str = "mallopt mmap_threshold=1GiB trim_threshold=max"  # set in the measuring process
+
+    def to_json(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BenchmarkSpec:
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+    @property
+    def key(self) -> str:
+        return content_key(self.to_json())
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Raw times of a candidate and of its paired baseline (ns per call), or the status that says why there are none.
+
+    `times_ns[i]` and `baseline_ns[i]` were taken next to each other. `speedup` (median of baseline/candidate
+    ratios) and its 95 % bootstrap interval are derived once, at construction.
+    """
+
+    status: Status
+    message: str = ""
+    times_ns: tuple[int, ...] = ()
+    baseline_ns: tuple[int, ...] = ()
+    max_error: float | None = None  # per element against the f64 reference; see ops.relative_error
+    prepare_ns: int = 0  # packing or converting the weight, once
+    build_ns: int = 0  # compiling or loading, once
+    workspace_bytes: int = 0
+    contended: bool = False  # something else was using the machine
+
+    def __post_init__(self) -> None:
+        if self.status is Status.OK:
+            problem = self._time_problem()
+            if problem:  # a clock that lies is a failed run, not a fast kernel
+                object.__setattr__(self, "status", Status.RUN_FAILED)
+                object.__setattr__(self, "message", problem)
+        if self.status is not Status.OK:
+            object.__setattr__(self, "times_ns", ())
+            object.__setattr__(self, "baseline_ns", ())
+        if self.max_error is not None and not math.isfinite(self.max_error):
+            object.__setattr__(self, "max_error", None)
+
+    def _time_problem(self) -> str:
+        if not self.times_ns:
+            return "no time was recorded"
+        if len(self.times_ns) != len(self.baseline_ns):
+            return f"{len(self.times_ns)} times but {len(self.baseline_ns)} baseline times"
+        for value in (*self.times_ns, *self.baseline_ns):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                return f"recorded time {value!r} is not a positive finite number"
+        return ""
+
+    @property
+    def median_ns(self) -> float | None:
+        return stats.median(self.times_ns) if self.times_ns else None
+
+    @property
+    def baseline_median_ns(self) -> float | None:
+        return stats.median(self.baseline_ns) if self.baseline_ns else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Median of paired ratios baseline/candidate; > 1 is faster than the default."""
+        return stats.median_ratio(self.baseline_ns, self.times_ns) if self.times_ns else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % bootstrap interval of `speedup`; computed on first use (a few ms), then kept."""
+        if not self.times_ns:
+            return None
+        cached = self.__dict__.get("_interval")
+        if cached is None:
+            cached = stats.bootstrap_interval(self.baseline_ns, self.times_ns)
+            object.__setattr__(self, "_interval", cached)
+        return cached  # type: ignore[no-any-return]  # the cache is untyped
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """Workload × Config × HardwareProfile × Environment × BenchmarkSpec → Measurement, with source and time."""
+
+    workload: Workload
+    config: Config
+    hardware: HardwareProfile
+    environment: Environment
+    spec: BenchmarkSpec
+    measurement: Measurement
+    kernel_revision: str = ""  # hash of the kernel's sources, or the wrapper's version
+    stage: Stage = Stage.SCREEN
+    job: str = ""  # the sweep job that measured it
+    repetition: int = 0  # counts repeated measurements of one config in one job and stage
+    source: str = "measured"
+    measured_at: datetime = field(default_factory=utc_now)
+
+    def __post_init__(self) -> None:
+        if self.measured_at.tzinfo is None:
+            raise InvalidInput("measured_at must carry a time zone")
+        object.__setattr__(self, "measured_at", self.measured_at.astimezone(UTC))
+
+    @property
+    def uid(self) -> str:
+        """The measurement's identity: storing it twice is storing it once."""
+        parts = (
+            self.workload.key, self.config.key, self.hardware.key, self.environment.key, self.spec.key,
+            self.kernel_revision, self.stage.value, self.job, str(self.repetition), self.source,
+        )  # fmt: skip
+        return text_key("\n".join(parts))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decided config of a (workload, hardware, environment): what lookup chooses among."""
+
+    config: Config
+    kernel_revision: str
+    expected_ns: float
+    baseline_ns: float
+    speedup: float
+    interval: tuple[float, float]
+    max_error: float
+    contended: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What lookup returns: a config, where it comes from, what to expect of it, and why.
+
+    `build` turns it into a callable. `expected_ns`, `speedup` and `interval` are None for a DEFAULT
+    that was never measured.
+    """
+
+    workload: Workload
+    config: Config
+    origin: Origin
+    reason: str
+    expected_ns: float | None = None
+    speedup: float | None = None
+    interval: tuple[float, float] | None = None
+    max_error: float | None = None
+    source: str = ""  # which database
+    alternatives: tuple[Choice, ...] = ()  # next best, should the config not build here
+    builder: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+
+    def build(self, *operands: Any, **named: Any) -> Any:
+        """A callable for this workload; for `linear`, `build(weight, bias=None)` replaces `F.linear(x, weight, bias)`.
+
+        Needs torch. A config that cannot be built on this machine is set aside with one warning and the next
+        best takes its place; the default always builds. Raises `InvalidInput` when the operands do not fit
+        the workload.
+        """
+        if self.builder is None:
+            raise InvalidInput("this answer was not made by autotune.lookup and cannot build")
+        return self.builder(self, *operands, **named)
