@@ -6,11 +6,12 @@ imports nothing outside the standard library, and most of that only when used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from autotune.errors import AutotuneError, Incompatible, InvalidInput, Unavailable
     from autotune.hardware import detect
     from autotune.online import lookup, refresh

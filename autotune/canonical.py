@@ -7,8 +7,21 @@ one spelling: sorted names, no spaces, UTF-8, no NaN or infinity, tuples written
 from __future__ import annotations
 
 import json
-from hashlib import sha256
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hashlib import sha256
+    from typing import Any
+else:
+    try:  # CPython's own, without the 3 ms that loading OpenSSL costs a fresh process
+        from _sha2 import sha256
+    except ImportError:
+        try:
+            from _sha256 import sha256
+        except ImportError:
+            from hashlib import sha256
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 KEY_LENGTH = 32
 """Hex digits kept of the sha256: 128 bits, collision-free for any database that fits on a disk."""
@@ -19,7 +32,7 @@ def canonical_json(value: Any) -> str:
 
     Raises ValueError on NaN or infinity, TypeError on anything that JSON has no word for.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def content_key(value: Any) -> str:

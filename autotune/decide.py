@@ -1,21 +1,23 @@
 """Which of the decided configs wins: one rule for sweep, lookup and scripts, on every machine.
 
-A config must beat the default beyond its own interval, otherwise the default wins. Among those within a
+A config must beat the default by 2 % and beyond its own interval, otherwise the default wins. Among those within a
 tie of the fastest, the one with fewer threads, then the smaller key, is taken, so that two ranks that measured
 separately break ties the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-from autotune.types import Choice, Config
+    from autotune.types import Choice, Config
 
 TIE = 0.02
 """Speed-ups within 2 % of the fastest count as equal."""
 
-MARGIN = 1.0
-"""The lower end of the interval must be above this for a config to be served instead of the default."""
+GAIN = 1.02
+"""A config must be at least this much faster than the default, with its whole interval above 1, to be served."""
 
 
 def ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -33,8 +35,13 @@ def ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
 
 def eligible(choices: Iterable[Choice], default: Config, max_error: float) -> tuple[Choice, ...]:
     """The choices that may be served under that error budget, best first; the default, if decided, last."""
-    kept = ranked(c for c in choices if c.config != default and c.max_error <= max_error and c.interval[0] > MARGIN)
+    kept = ranked(c for c in choices if c.config != default and c.max_error <= max_error and is_gain(c))
     return (*kept, *(c for c in choices if c.config == default))
+
+
+def is_gain(choice: Choice) -> bool:
+    """Whether the config is faster than the default beyond doubt and by enough to matter."""
+    return choice.speedup >= GAIN and choice.interval[0] > 1.0
 
 
 def _preference(choice: Choice) -> tuple[int, str]:

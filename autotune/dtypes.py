@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 ITEMSIZE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i8": 1}
 
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -19,4 +21,4 @@ def product_tolerance(k: int, dtype: str) -> float:
     """
     u = UNIT_ROUNDOFF.get(dtype, UNIT_ROUNDOFF["bf16"])
     v = min(u, UNIT_ROUNDOFF["f32"])
-    return 4 * u + 8 * v * max(k, 1) ** 0.5
+    return 4 * u + 8 * v * math.sqrt(max(k, 1))

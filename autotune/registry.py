@@ -12,14 +12,16 @@ Another package adds its own through entry points, without touching this one:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InvalidInput, Unavailable
 from autotune.types import Workload
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from autotune.kernels import Algorithm
     from autotune.ops import Op
 
@@ -62,6 +64,12 @@ def _load(group: str, name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)()
     except (ImportError, AttributeError) as error:
         raise Unavailable(f"{group.removesuffix('s')} {name!r} ({target}) cannot be loaded: {error}") from error
+
+
+def forget() -> None:
+    """Looks entry points up anew: packages were installed or removed while this process runs."""
+    _entry_points.cache_clear()
+    _load.cache_clear()
 
 
 def op(name: str) -> Op:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VARIABLES = {
     "AUTOTUNE_DB": "database file or URL used by default",
@@ -48,12 +51,24 @@ def thread_policy(environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
 def allocator(environ: Mapping[str, str] = os.environ) -> str:
     """A preloaded allocator or malloc tunables, as set."""
     names = [n for n in sorted(environ) if n == "GLIBC_TUNABLES" or (n.startswith("MALLOC_") and n.endswith("_"))]
-    preloaded = [
-        os.path.basename(path)
-        for path in environ.get("LD_PRELOAD", "").replace(":", " ").split()
-        if "malloc" in os.path.basename(path)
-    ]
-    return " ".join(preloaded + [f"{name}={environ[name]}" for name in names if environ[name]])
+    allocators = [name for name in preloaded(environ) if "malloc" in name]
+    return " ".join(allocators + [f"{name}={environ[name]}" for name in names if environ[name]])
+
+
+def preloaded(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """File names of the libraries in LD_PRELOAD, without their folders, in order."""
+    return tuple(os.path.basename(path) for path in environ.get("LD_PRELOAD", "").replace(":", " ").split())
+
+
+def library_overrides(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Settings, as set, that make a compute library choose other kernels or another number of threads."""
+    names = (
+        "ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "KMP_AFFINITY", "MKL_CBWR",
+        "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NUMBA_CPU_NAME", "NUMBA_NUM_THREADS",
+        "NVIDIA_TF32_OVERRIDE", "OMP_DYNAMIC", "OMP_PLACES", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+        "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
+    )  # fmt: skip
+    return tuple(f"{name}={environ[name]}" for name in names if environ.get(name))
 
 
 def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:

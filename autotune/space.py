@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from random import Random
 
 from autotune.errors import InvalidInput
-from autotune.types import ParamValue
+from autotune.noun import Noun
 
-Params = Mapping[str, ParamValue]
-Constraint = Callable[[Params], bool]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from random import Random
+    from typing import TypeAlias
+
+    from autotune.types import ParamValue
+
+    Params: TypeAlias = Mapping[str, ParamValue]
+    Constraint: TypeAlias = Callable[[Params], bool]
+else:
+    Params = Constraint = object  # to be imported by name; only annotations use them
 
 
-@dataclass(frozen=True)
-class SearchSpace:
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchSpace(Noun):
     """`parameters`: name → the values it may take, in order of size or preference.
 
     `constraints`: each must hold for a combination to be valid. `seeds`: combinations worth measuring

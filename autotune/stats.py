@@ -7,7 +7,10 @@ baseline's neighbour see the same machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 BOOTSTRAP_RESAMPLES = 400
 

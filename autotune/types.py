@@ -2,44 +2,66 @@
 
 An invalid value cannot be constructed: constructors raise `InvalidInput` with one sentence. Keys are the
 first 128 bits of sha256 over one canonical JSON, so equal things have equal keys on every machine.
+
+Here are those that a lookup needs. The nouns of measuring (`Status`, `Stage`, `BenchmarkSpec`, `Measurement`,
+`TuningRecord`) are in records.py and can be imported from either. A fresh process is to answer within
+milliseconds, so these two modules, and all that a lookup imports, leave out `typing`, `hashlib` and other
+imports that cost more than they do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import UTC, datetime
 from enum import Enum, StrEnum
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
 
-from autotune import stats
-from autotune.canonical import canonical_json, content_key, text_key
+from autotune.canonical import canonical_json, content_key
 from autotune.dtypes import ITEMSIZE_BYTES
 from autotune.errors import InvalidInput
+from autotune.noun import Noun
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+    from autotune.records import BenchmarkSpec, Measurement, Stage, Status, TuningRecord, utc_now
+
+    ParamValue: TypeAlias = "bool | int | float | str | tuple[ParamValue, ...]"
+else:
+    ParamValue = object
+
+__all__ = [
+    "INT64_MAX",
+    "Answer",
+    "BenchmarkSpec",
+    "Cache",
+    "Choice",
+    "Config",
+    "Environment",
+    "HardwareProfile",
+    "Measurement",
+    "Origin",
+    "ParamValue",
+    "Stage",
+    "Status",
+    "StrideClass",
+    "TuningRecord",
+    "Workload",
+    "utc_now",
+]  # fmt: skip
 
 INT64_MAX = 2**63 - 1
 
-ParamValue: TypeAlias = "bool | int | float | str | tuple[ParamValue, ...]"
 
+def __getattr__(name: str) -> Any:
+    if name in ("BenchmarkSpec", "Measurement", "Stage", "Status", "TuningRecord", "utc_now"):
+        from autotune import records
 
-class Status(StrEnum):
-    """What became of a candidate. Failure is data: a row with a reason, never inf or a missing row."""
-
-    OK = "OK"
-    NOT_APPLICABLE = "NOT_APPLICABLE"
-    BUILD_FAILED = "BUILD_FAILED"
-    RUN_FAILED = "RUN_FAILED"
-    TIMEOUT = "TIMEOUT"
-    WRONG_RESULT = "WRONG_RESULT"
-
-
-class Stage(StrEnum):
-    """How far a measurement was taken: a short screening, or the many pairs that decide a winner."""
-
-    SCREEN = "screen"
-    FINAL = "final"
+        return getattr(records, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Origin(StrEnum):
@@ -71,18 +93,22 @@ def _as_int(name: str, value: Any, low: int) -> int:
     return int(number)
 
 
-@dataclass(frozen=True, eq=False)
-class Workload:
+class _Traits:
+    """What a workload class says of itself; not fields, so they stand outside the dataclass."""
+
+    op: str
+    minimum: Mapping[str, int] = {}
+    choices: Mapping[str, tuple[str, ...]] = {}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Workload(Noun, _Traits):
     """One op with its shapes, dtype and layout. Each op has a subclass: a frozen dataclass (`eq=False`).
 
-    Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `bool` or `str` (one of `choices`). A field with
-    a default that still has it is left out of the key and of the spec string, `dtype` excepted, so that
-    adding a field later changes no existing key.
+    A subclass sets `op`. Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `bool` or `str` (one of
+    `choices`). A field with a default that still has it is left out of the key and of the spec string, `dtype`
+    excepted, so that adding a field later changes no existing key.
     """
-
-    op: ClassVar[str]
-    minimum: ClassVar[Mapping[str, int]] = {}
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __post_init__(self) -> None:
         values = []
@@ -124,7 +150,7 @@ class Workload:
             if item.default is MISSING or item.name == "dtype" or getattr(self, item.name) != item.default
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The workload's identity: 32 hex digits."""
         return content_key({"op": self.op, **self.dims()})
@@ -178,8 +204,8 @@ def _freeze(name: str, value: Any) -> ParamValue:
     raise InvalidInput(f"parameter {name} must be a bool, int, float, str or tuple of them, not {value!r}")
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, eq=False, repr=False)
+class Config(Noun):
     """One way to compute: algorithm, its parameters by name and value, and the device (placement)."""
 
     algorithm: str
@@ -192,6 +218,9 @@ class Config:
         frozen = {str(name): _freeze(name, self.params[name]) for name in sorted(self.params)}
         object.__setattr__(self, "params", MappingProxyType(frozen))
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Config) and self.key == other.key)
+
     def __hash__(self) -> int:
         return hash(self.key)
 
@@ -199,7 +228,7 @@ class Config:
     def params_json(self) -> str:
         return canonical_json(dict(self.params))
 
-    @property
+    @cached_property
     def key(self) -> str:
         return content_key({"algorithm": self.algorithm, "params": dict(self.params), "placement": self.placement})
 
@@ -209,8 +238,8 @@ class Config:
         return f"{self.algorithm}{' ' + words if words else ''}{where}"
 
 
-@dataclass(frozen=True)
-class Cache:
+@dataclass(frozen=True, eq=False, repr=False)
+class Cache(Noun):
     """One cache level as one core sees it: size in bytes, and how many logical CPUs share it."""
 
     level: int
@@ -218,8 +247,8 @@ class Cache:
     shared_by: int = 1
 
 
-@dataclass(frozen=True)
-class HardwareProfile:
+@dataclass(frozen=True, eq=False, repr=False)
+class HardwareProfile(Noun):
     """What the silicon is and what we may use of it.
 
     The key is made of silicon and limits only. `name`, the exact memory size and the measured figures
@@ -272,13 +301,9 @@ class HardwareProfile:
             "slice": self.slice,
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
-        cached = self.__dict__.get("_key")
-        if cached is None:
-            cached = content_key(self.identity())
-            object.__setattr__(self, "_key", cached)
-        return str(cached)
+        return content_key(self.identity())
 
     def cache_bytes(self, level: int) -> int:
         """Size of the data or unified cache of that level, 0 where there is none."""
@@ -300,8 +325,8 @@ class HardwareProfile:
         return cls(**values)
 
 
-@dataclass(frozen=True)
-class Environment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Environment(Noun):
     """The software identity. Every field is in the key; kernel revisions are per algorithm and stand in the record."""
 
     framework: str  # "torch 2.13.0+cpu"
@@ -326,142 +351,13 @@ class Environment:
         values["libraries"] = tuple(values.get("libraries", ()))
         return cls(**values)
 
-    @property
+    @cached_property
     def key(self) -> str:
         return content_key({name: value for name, value in self.to_json().items() if value})
 
 
-@dataclass(frozen=True)
-class BenchmarkSpec:
-    """How a candidate is timed. The protocol is a value, and part of each record's identity."""
-
-    screen_pairs: int = 10
-    final_pairs: int = 40
-    max_final_pairs: int = 80  # taken when the interval of 40 still straddles the decision
-    min_sample_ns: int = 100_000  # a sample repeats a short kernel until it lasts this long
-    give_up_ratio: float = 0.6  # a screening stops early when 3 pairs are all slower than this
-    build_timeout_s: float = 60.0
-    run_timeout_s: float = 120.0
-    memory_limit_bytes: int = 8 << 30  # on top of what the operands need
-    cache_state: str = "warm"  # operands are reused from sample to sample
-    allocator: str = "mallopt mmap_threshold=1GiB trim_threshold=max"  # set in the measuring process
-
-    def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BenchmarkSpec:
-        known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
-
-    @property
-    def key(self) -> str:
-        return content_key(self.to_json())
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Raw times of a candidate and of its paired baseline (ns per call), or the status that says why there are none.
-
-    `times_ns[i]` and `baseline_ns[i]` were taken next to each other. `speedup` (median of baseline/candidate
-    ratios) and its 95 % bootstrap interval are derived once, at construction.
-    """
-
-    status: Status
-    message: str = ""
-    times_ns: tuple[int, ...] = ()
-    baseline_ns: tuple[int, ...] = ()
-    max_error: float | None = None  # per element against the f64 reference; see ops.relative_error
-    prepare_ns: int = 0  # packing or converting the weight, once
-    build_ns: int = 0  # compiling or loading, once
-    workspace_bytes: int = 0
-    contended: bool = False  # something else was using the machine
-
-    def __post_init__(self) -> None:
-        if self.status is Status.OK:
-            problem = self._time_problem()
-            if problem:  # a clock that lies is a failed run, not a fast kernel
-                object.__setattr__(self, "status", Status.RUN_FAILED)
-                object.__setattr__(self, "message", problem)
-        if self.status is not Status.OK:
-            object.__setattr__(self, "times_ns", ())
-            object.__setattr__(self, "baseline_ns", ())
-        if self.max_error is not None and not math.isfinite(self.max_error):
-            object.__setattr__(self, "max_error", None)
-
-    def _time_problem(self) -> str:
-        if not self.times_ns:
-            return "no time was recorded"
-        if len(self.times_ns) != len(self.baseline_ns):
-            return f"{len(self.times_ns)} times but {len(self.baseline_ns)} baseline times"
-        for value in (*self.times_ns, *self.baseline_ns):
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-                return f"recorded time {value!r} is not a positive finite number"
-        return ""
-
-    @property
-    def median_ns(self) -> float | None:
-        return stats.median(self.times_ns) if self.times_ns else None
-
-    @property
-    def baseline_median_ns(self) -> float | None:
-        return stats.median(self.baseline_ns) if self.baseline_ns else None
-
-    @property
-    def speedup(self) -> float | None:
-        """Median of paired ratios baseline/candidate; > 1 is faster than the default."""
-        return stats.median_ratio(self.baseline_ns, self.times_ns) if self.times_ns else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % bootstrap interval of `speedup`; computed on first use (a few ms), then kept."""
-        if not self.times_ns:
-            return None
-        cached = self.__dict__.get("_interval")
-        if cached is None:
-            cached = stats.bootstrap_interval(self.baseline_ns, self.times_ns)
-            object.__setattr__(self, "_interval", cached)
-        return cached  # type: ignore[no-any-return]  # the cache is untyped
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass(frozen=True)
-class TuningRecord:
-    """Workload × Config × HardwareProfile × Environment × BenchmarkSpec → Measurement, with source and time."""
-
-    workload: Workload
-    config: Config
-    hardware: HardwareProfile
-    environment: Environment
-    spec: BenchmarkSpec
-    measurement: Measurement
-    kernel_revision: str = ""  # hash of the kernel's sources, or the wrapper's version
-    stage: Stage = Stage.SCREEN
-    job: str = ""  # the sweep job that measured it
-    repetition: int = 0  # counts repeated measurements of one config in one job and stage
-    source: str = "measured"
-    measured_at: datetime = field(default_factory=utc_now)
-
-    def __post_init__(self) -> None:
-        if self.measured_at.tzinfo is None:
-            raise InvalidInput("measured_at must carry a time zone")
-        object.__setattr__(self, "measured_at", self.measured_at.astimezone(UTC))
-
-    @property
-    def uid(self) -> str:
-        """The measurement's identity: storing it twice is storing it once."""
-        parts = (
-            self.workload.key, self.config.key, self.hardware.key, self.environment.key, self.spec.key,
-            self.kernel_revision, self.stage.value, self.job, str(self.repetition), self.source,
-        )  # fmt: skip
-        return text_key("\n".join(parts))
-
-
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, eq=False, repr=False)
+class Choice(Noun):
     """One decided config of a (workload, hardware, environment): what lookup chooses among."""
 
     config: Config
@@ -474,8 +370,8 @@ class Choice:
     contended: bool = False
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, eq=False, repr=False)
+class Answer(Noun):
     """What lookup returns: a config, where it comes from, what to expect of it, and why.
 
     `build` turns it into a callable. `expected_ns`, `speedup` and `interval` are None for a DEFAULT

@@ -8,22 +8,28 @@ returns a fresh tensor on every call and is called from one thread at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from autotune.ops import Kernel
-from autotune.space import Params, SearchSpace
-from autotune.types import HardwareProfile, Workload
+from autotune.noun import Noun
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import ClassVar, TypeAlias
+
     import torch
 
-Constants = Mapping[str, "torch.Tensor | None"]
+    from autotune.ops import Kernel
+    from autotune.space import Params, SearchSpace
+    from autotune.types import HardwareProfile, Workload
+
+    Constants: TypeAlias = Mapping[str, torch.Tensor | None]
+else:
+    Constants = object  # to be imported by name; only annotations use it
 
 
-@dataclass(frozen=True)
-class Built:
+@dataclass(frozen=True, eq=False, repr=False)
+class Built(Noun):
     """A kernel ready to call, and the bytes it holds beyond the operands and the result (packed weights, scratch)."""
 
     call: Kernel

@@ -7,16 +7,21 @@ so that a workload can be made and looked up without it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
 
+from autotune.errors import InvalidInput
 from autotune.types import Config, Workload
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ClassVar, TypeAlias
+
     import torch
 
-Kernel = Callable[..., "torch.Tensor"]
-"""What an algorithm builds: takes the dynamic operands, returns a fresh result; called from one thread at a time."""
+    Kernel: TypeAlias = Callable[..., torch.Tensor]
+    """What an algorithm builds: takes the dynamic operands, returns a fresh result."""
+else:
+    Kernel = object  # to be imported by name; only annotations use it
 
 
 class Op(ABC):
@@ -43,13 +48,28 @@ class Op(ABC):
     ) -> torch.Tensor:
         """The result in f64."""
 
+    constant_names: ClassVar[tuple[str, ...]] = ()
+    """Names of the constants in the order `Answer.build` takes them; those after the first may be left out."""
+
+    def named_constants(self, workload: Workload, operands: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `Answer.build` by name. Raises `InvalidInput` for too many or unknown ones."""
+        if len(operands) > len(self.constant_names):
+            raise InvalidInput(f"{self.name} is built from {len(self.constant_names)} operands, not {len(operands)}")
+        given = dict(zip(self.constant_names, operands, strict=False))
+        for name, value in named.items():
+            if name not in self.constant_names or name in given:
+                wrong = "given twice" if name in given else "unknown"
+                raise InvalidInput(f"operand {name!r} is {wrong}; {self.name} is built from {self.constant_names}")
+            given[name] = value
+        return {name: given.get(name) for name in self.constant_names}
+
     @abstractmethod
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
         """Raises `InvalidInput` in one sentence when a user's constants do not fit the workload."""
 
     @abstractmethod
-    def accepts(self, workload: Workload, inputs: tuple[torch.Tensor, ...]) -> bool:
-        """Whether a tuned kernel may be given these inputs; otherwise the default takes them."""
+    def acceptor(self, workload: Workload) -> Callable[..., bool]:
+        """A quick test of the inputs: whether a tuned kernel may be given them; otherwise the default takes them."""
 
     @abstractmethod
     def tolerance(self, workload: Workload) -> float:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
 from autotune.ops import Op
 from autotune.types import StrideClass, Workload
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     import torch
 
 LAYOUTS = tuple(layout.value for layout in StrideClass)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gemm(Workload):
     """A matrix product, batched when `batch` > 1. Layouts are the stride classes of the last two dimensions."""
 
-    op: ClassVar[str] = "gemm"
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"a_layout": LAYOUTS, "b_layout": LAYOUTS}
+    op = "gemm"
+    choices = {"a_layout": LAYOUTS, "b_layout": LAYOUTS}  # noqa: RUF012 - read-only
 
     m: int
     n: int
@@ -87,21 +89,26 @@ class GemmOp(Op):
         if constants:
             raise InvalidInput("gemm has no constant operands: call build() and pass both matrices to the result")
 
-    def accepts(self, workload: Workload, inputs: tuple[torch.Tensor, ...]) -> bool:
+    def acceptor(self, workload: Workload) -> Callable[..., bool]:
         import torch
 
         w = _gemm(workload)
-        a, b = inputs
         lead = (w.batch,) if w.batch != 1 else ()
-        want = getattr(torch, TORCH_NAMES[w.dtype])
-        return (
-            a.shape == (*lead, w.m, w.k)
-            and b.shape == (*lead, w.k, w.n)
-            and a.dtype is want
-            and b.dtype is want
-            and a.device.type == b.device.type == "cpu"
-            and not ((a.requires_grad or b.requires_grad) and torch.is_grad_enabled())
-        )
+        shape_a, shape_b = (*lead, w.m, w.k), (*lead, w.k, w.n)
+        dtype, grad_enabled = getattr(torch, TORCH_NAMES[w.dtype]), torch.is_grad_enabled
+
+        def accepts(a: torch.Tensor, b: torch.Tensor) -> bool:
+            return (
+                a.shape == shape_a
+                and b.shape == shape_b
+                and a.dtype is dtype
+                and b.dtype is dtype
+                and a.is_cpu
+                and b.is_cpu
+                and not ((a.requires_grad or b.requires_grad) and grad_enabled())
+            )
+
+        return accepts
 
     def tolerance(self, workload: Workload) -> float:
         w = _gemm(workload)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
@@ -13,13 +11,17 @@ from autotune.ops import Op
 from autotune.ops.activations import ACTIVATIONS, apply_activation
 from autotune.types import StrideClass, Workload
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     import torch
 
 LAYOUTS = tuple(layout.value for layout in StrideClass)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Linear(Workload):
     """A linear layer: m rows of input (batch x sequence flattened), n outputs, k inputs.
 
@@ -27,8 +29,8 @@ class Linear(Workload):
     the caller has it; packing kernels accept any, the framework's own speed depends on it.
     """
 
-    op: ClassVar[str] = "linear"
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"activation": ACTIVATIONS, "weight_layout": LAYOUTS}
+    op = "linear"
+    choices = {"activation": ACTIVATIONS, "weight_layout": LAYOUTS}  # noqa: RUF012 - read-only
 
     m: int
     n: int
@@ -68,6 +70,7 @@ class Linear(Workload):
 class LinearOp(Op):
     name = "linear"
     workload = Linear
+    constant_names = ("weight", "bias")
 
     def constants(self, workload: Workload, seed: int) -> dict[str, torch.Tensor | None]:
         import torch
@@ -119,18 +122,22 @@ class LinearOp(Op):
         if bias is not None and (tuple(bias.shape) != (w.n,) or bias.dtype != want):
             raise InvalidInput(f"{w.spec} needs a {w.dtype} bias of shape [{w.n}], not {bias.dtype} {list(bias.shape)}")
 
-    def accepts(self, workload: Workload, inputs: tuple[torch.Tensor, ...]) -> bool:
+    def acceptor(self, workload: Workload) -> Callable[..., bool]:
         import torch
 
         w = _linear(workload)
-        x = inputs[0]
-        return (
-            x.dtype is getattr(torch, TORCH_NAMES[w.dtype])
-            and x.dim() >= 1
-            and x.shape[-1] == w.k
-            and x.device.type == "cpu"
-            and not (x.requires_grad and torch.is_grad_enabled())
-        )
+        k, dtype, grad_enabled = w.k, getattr(torch, TORCH_NAMES[w.dtype]), torch.is_grad_enabled
+
+        def accepts(x: torch.Tensor) -> bool:
+            return (
+                x.dtype is dtype
+                and x.dim() > 0
+                and x.shape[-1] == k
+                and x.is_cpu
+                and not (x.requires_grad and grad_enabled())
+            )
+
+        return accepts
 
     def tolerance(self, workload: Workload) -> float:
         w = _linear(workload)

@@ -1,0 +1,214 @@
+"""The online path: `lookup` and what its answers build.
+
+Order: memo, user's database, shipped database, the framework's default. Nothing here tunes, waits or raises on a
+valid workload; whatever goes wrong (a database that is damaged, of another schema, unreadable) is warned of
+once and the default is the answer. Only a measurement of this very workload, hardware, environment and
+kernel revision is EXACT; one that differs in any of them is mentioned in the reason, never served as if
+it were the same.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock  # threading's own, without the import
+
+from autotune import decide, environment, hardware, paths, registry, settings
+from autotune.errors import AutotuneError, InvalidInput
+from autotune.snapshot import Snapshot
+from autotune.types import Answer, Choice, Config, HardwareProfile, Origin, Workload
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from autotune.ops import Kernel, Op
+
+_memo: dict[Any, Answer] = {}
+_snapshots: dict[str, Snapshot | None] = {}
+_quarantined: set[tuple[str, str]] = set()  # (workload key, config key) that did not build here
+_warned: set[str] = set()
+_lock = allocate_lock()
+
+
+def lookup(op: Workload | str, hw: HardwareProfile | None = None, *, max_error: float | None = None) -> Answer:
+    """The best config known for a workload on a machine.
+
+    `op`: a workload such as `autotune.Linear(m=1, n=4096, k=1024)`, or its spec string. `hw`: a profile; this
+    machine's when None. `max_error`: the largest per-element relative error accepted (see
+    `ops.relative_error`); when None, what rounding in the workload's dtype explains.
+
+    Answers are memoised: a workload asked again costs a dictionary lookup. Raises `InvalidInput` for something
+    that is no workload; never tunes, waits or raises otherwise.
+    """
+    key = op if hw is None and max_error is None else (op, hw, max_error)
+    answer = _memo.get(key)
+    if answer is None:
+        answer = _memo[key] = _find(op, hw, max_error)
+    return answer
+
+
+def refresh() -> None:
+    """Forgets memoised answers, open databases and the environment: later lookups see what changed."""
+    with _lock:
+        _memo.clear()
+        for snapshot in _snapshots.values():
+            if snapshot is not None:
+                snapshot.close()
+        _snapshots.clear()
+        _quarantined.clear()
+        _warned.clear()
+        environment.forget()
+
+
+def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | None) -> Answer:
+    workload = registry.parse_workload(op) if isinstance(op, str) else op
+    if not isinstance(workload, Workload):
+        raise InvalidInput(f"lookup needs a workload such as autotune.Linear(m=1, n=4096, k=1024), not {op!r}")
+    kind = registry.op(workload.op)
+    default = kind.default(workload)
+    if workload.is_empty:
+        return _default(workload, default, "there is nothing to compute")
+    budget = kind.tolerance(workload) if max_error is None else max_error
+    profile = hardware.detect() if hw is None else hw
+    software = environment.current(profile.kind)
+    reason = "never measured here"
+    for path in (settings.database(), paths.shipped_database()):
+        snapshot = _open(path)
+        if snapshot is None:
+            continue
+        try:
+            choices = snapshot.choices(workload.key, profile.key, software.key)
+            if choices:
+                answer = _exact(workload, default, choices, budget, path)
+                if answer is not None:
+                    return answer
+                reason = "measured with kernels of another revision"
+            else:
+                reason = _near_miss(snapshot, workload) or reason
+        except AutotuneError as error:
+            _warn(path, str(error))
+    return _default(workload, default, reason)
+
+
+def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], budget: float, path: str) -> Answer | None:
+    """The answer among decided choices of this identity; None when all that is left is out of date."""
+    current = [c for c in choices if c.config == default or _is_current(workload, c)]
+    if not current:
+        return None
+    eligible = decide.eligible(current, default, budget)
+    source = os.path.basename(path)
+    if not eligible or eligible[0].config == default:
+        measured = next((c for c in current if c.config == default), None)
+        time_ns = measured.expected_ns if measured else current[0].baseline_ns
+        return Answer(
+            workload,
+            default,
+            Origin.EXACT,
+            "measured: nothing within the error budget beat the default",
+            time_ns,
+            1.0,
+            (1.0, 1.0),
+            measured.max_error if measured else None,
+            source,
+            builder=build,
+        )
+    best = eligible[0]
+    return Answer(
+        workload,
+        best.config,
+        Origin.EXACT,
+        f"measured here: {best.speedup:.2f}x the default",
+        best.expected_ns,
+        best.speedup,
+        best.interval,
+        best.max_error,
+        source,
+        eligible[1:],
+        build,
+    )
+
+
+def _is_current(workload: Workload, choice: Choice) -> bool:
+    if (workload.key, choice.config.key) in _quarantined:
+        return False
+    try:
+        return registry.algorithm(choice.config.algorithm).revision() == choice.kernel_revision
+    except AutotuneError:
+        return False
+
+
+def _default(workload: Workload, default: Config, reason: str) -> Answer:
+    return Answer(workload, default, Origin.DEFAULT, reason, builder=build)
+
+
+def _near_miss(snapshot: Snapshot, workload: Workload) -> str:
+    """A sentence when the same workload was decided elsewhere; such a result is mentioned, not served."""
+    near = snapshot.nearest(workload.key)
+    if not near:
+        return ""
+    where = ", ".join(sorted({f"{name} with {software}" for name, software in near})[:3])
+    return f"measured only on other hardware or software: {where}"
+
+
+def _open(path: str) -> Snapshot | None:
+    if path not in _snapshots:
+        with _lock:
+            if path not in _snapshots:
+                try:
+                    _snapshots[path] = Snapshot.open(path)
+                except AutotuneError as error:
+                    _snapshots[path] = None
+                    _warn(path, str(error))
+    return _snapshots[path]
+
+
+def _warn(about: str, sentence: str) -> None:
+    """One warning per subject and process."""
+    if about not in _warned:
+        _warned.add(about)
+        import warnings
+
+        warnings.warn(f"autotune: {sentence}; the default is used", RuntimeWarning, stacklevel=4)
+
+
+# ---- building ----------------------------------------------------------------------------------------------
+
+
+def build(answer: Answer, *operands: Any, **named: Any) -> Kernel:
+    """What `Answer.build` does; see there."""
+    workload = answer.workload
+    op = registry.op(workload.op)
+    constants = op.named_constants(workload, operands, named)
+    op.check_constants(workload, constants)
+    default = registry.algorithm(op.default(workload).algorithm)
+    fallback = default.build(workload, op.default(workload).params, constants).call
+    for config in (answer.config, *(choice.config for choice in answer.alternatives)):
+        if config == op.default(workload):
+            return fallback
+        if (workload.key, config.key) in _quarantined:
+            continue
+        try:
+            return _guarded(op, workload, _build(workload, config, constants), fallback)
+        except Exception as error:
+            _quarantined.add((workload.key, config.key))
+            _memo.clear()  # answers that name it are answered anew
+            _warn(config.key, f"{config} cannot be built here ({error}) and is set aside for this process")
+    return fallback
+
+
+def _build(workload: Workload, config: Config, constants: dict[str, Any]) -> Kernel:
+    algorithm = registry.algorithm(config.algorithm)
+    refusal = algorithm.refusal(workload, hardware.detect())
+    if refusal:
+        raise InvalidInput(refusal)
+    return algorithm.build(workload, config.params, constants).call
+
+
+def _guarded(op: Op, workload: Workload, kernel: Kernel, fallback: Kernel) -> Kernel:
+    """The kernel for the inputs it was tuned for, the default for any other: another dtype, device, autograd."""
+    accepts = op.acceptor(workload)
+
+    def call(*inputs: Any) -> Any:
+        return kernel(*inputs) if accepts(*inputs) else fallback(*inputs)
+
+    return call

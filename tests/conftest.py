@@ -1,0 +1,50 @@
+"""Fixtures that keep every test apart from the user's own database and cache, and from other tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent / "plugin"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled kernels of the whole session in one folder of its own."""
+    root = tmp_path_factory.getbasetemp().parent / "autotune-cache"  # shared by parallel test processes
+    before = os.environ.get("AUTOTUNE_CACHE")
+    os.environ["AUTOTUNE_CACHE"] = str(root)
+    yield
+    if before is None:
+        del os.environ["AUTOTUNE_CACHE"]
+    else:
+        os.environ["AUTOTUNE_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def _own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the user's database; lookups start with nothing remembered."""
+    from autotune import online
+
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "user" / "tuning.sqlite"))
+    online.refresh()
+    yield
+    online.refresh()
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package in tests/plugin, installed: its entry points are found here and in child processes."""
+    from autotune import registry
+
+    monkeypatch.syspath_prepend(str(PLUGIN))
+    path = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PLUGIN), path))))
+    registry.forget()
+    yield
+    sys.modules.pop("autotune_test_plugin", None)
+    registry.forget()
