@@ -35,6 +35,7 @@ def ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
 
 def eligible(choices: Iterable[Choice], default: Config, max_error: float) -> tuple[Choice, ...]:
     """The choices that may be served under that error budget, best first; the default, if decided, last."""
+    choices = tuple(choices)
     kept = ranked(c for c in choices if c.config != default and c.max_error <= max_error and is_gain(c))
     return (*kept, *(c for c in choices if c.config == default))
 

@@ -62,7 +62,7 @@ def _load(group: str, name: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever another package does when it is loaded
         raise Unavailable(f"{group.removesuffix('s')} {name!r} ({target}) cannot be loaded: {error}") from error
 
 

@@ -86,11 +86,21 @@ def _as_int(name: str, value: Any, low: int) -> int:
         raise InvalidInput(f"{name} must be a whole number, not {value!r}")
     try:
         number = value.__index__()
-    except AttributeError:
+    except (AttributeError, TypeError):  # no number; a class, or an array of several
         raise InvalidInput(f"{name} must be a whole number, not {value!r}") from None
     if not low <= number <= INT64_MAX:
         raise InvalidInput(f"{name}={number} is out of range: {low} to 2^63-1")
     return int(number)
+
+
+def _as_bool(name: str, value: Any) -> bool:
+    try:
+        known = value in (True, False)
+    except Exception:  # an array or tensor of several
+        known = False
+    if not known:
+        raise InvalidInput(f"{name} must be true or false, not {value!r}")
+    return bool(value)
 
 
 class _Traits:
@@ -118,13 +128,11 @@ class Workload(Noun, _Traits):
             if kind == "int":
                 value = _as_int(item.name, value, self.minimum.get(item.name, 0))
             elif kind == "bool":
-                if value not in (True, False):
-                    raise InvalidInput(f"{item.name} must be true or false, not {value!r}")
-                value = bool(value)
+                value = _as_bool(item.name, value)
             else:
                 allowed = ITEMSIZE_BYTES if item.name == "dtype" else self.choices[item.name]
                 value = value.value if isinstance(value, Enum) else value
-                if value not in allowed:
+                if not isinstance(value, str) or value not in allowed:
                     raise InvalidInput(f"{item.name}={value!r} is not one of {', '.join(allowed)}")
             object.__setattr__(self, item.name, value)
             values.append(value)

@@ -32,7 +32,7 @@ from autotune.types import (
 )
 
 EXAMPLE = """example:
-  python scripts/bench_store.py --rows 1000000 --bulk-rows 100000 --batch 1000
+  python scripts/bench_store.py --rows 1000000 --bulk-rows 100000 --batch 5000
 """
 CONFIGS_PER_IDENTITY = 5
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -149,7 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="decided entries in the query part (%(default)s)")
     parser.add_argument("--bulk-rows", type=int, default=100_000, help="records in the bulk part (%(default)s)")
-    parser.add_argument("--batch", type=int, default=1_000, help="records per transaction (%(default)s)")
+    parser.add_argument("--batch", type=int, default=5_000, help="records per transaction (%(default)s)")
     parser.add_argument("--calls", type=int, default=10_000, help="queries timed (%(default)s)")
     parser.add_argument("--folder", help="where to put the databases (a temporary folder)")
     options = parser.parse_args()

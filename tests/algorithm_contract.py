@@ -278,6 +278,7 @@ class LinearContract(AlgorithmContract):
         weight[17, 3] = value
         (x,) = registry.op("linear").inputs(workload, 7)
         plain = apply_activation(torch.nn.functional.linear(x, weight, bias), activation)
+        exact = registry.op("linear").reference(workload, constants, (x,))
         for params in self.configs(workload):
             try:
                 built = self.built(workload, params, constants)
@@ -286,7 +287,8 @@ class LinearContract(AlgorithmContract):
                 continue
             result = built.call(x)
             assert torch.equal(result.isfinite(), plain.isfinite())
-            assert torch.equal(result.isnan(), plain.isnan())
+            # torch's own vectorised GELU makes NaN of +inf, its scalar one does not: as the default, or as it is right
+            assert any(torch.equal(result.isnan(), other.isnan()) for other in (plain, exact))
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     @pytest.mark.parametrize("activation", ["none", "relu"])

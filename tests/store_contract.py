@@ -21,6 +21,7 @@ from autotune.types import Config, Environment, HardwareProfile, Measurement, St
 from tests import store_samples as sample
 
 OpenStore = Callable[[], Store]
+FLOATS: Any = (1.5, 1e-7, 1e22, 0.1 + 0.2)  # whole ns are the rule; fractions survive as well
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ class StoreContract:
             sample.record(sample.ok((1, 2, 3), contended=True, prepare_ns=4, build_ns=5, workspace_bytes=1 << 40)),
             sample.record(workload=Gemm(2, 3, 4, batch=5, a_layout="transposed"), stage=Stage.SCREEN),
             sample.record(sample.ok((5,), max_error=None), hardware=sample.OTHER_HARDWARE),
-            sample.record(environment=sample.OTHER_ENVIRONMENT, source="imported"),
+            sample.record(sample.ok((True, 2, 3)), environment=sample.OTHER_ENVIRONMENT, source="imported"),
+            sample.record(Measurement(Status.OK, times_ns=FLOATS, baseline_ns=FLOATS), job="floats"),
             sample.record(spec=replace(sample.SPEC, screen_pairs=3)),
         ]
         records = [replace(record, repetition=number) for number, record in enumerate(records)]
@@ -243,6 +245,14 @@ class StoreContract:
         assert len(store.choices(*sample.IDENTITY)) == 1
         assert len(store.choices(sample.WORKLOAD.key, sample.OTHER_HARDWARE.key, sample.ENVIRONMENT.key)) == 1
         assert store.choices(sample.WORKLOAD.key, sample.OTHER_HARDWARE.key, sample.OTHER_ENVIRONMENT.key) == ()
+
+    def test_how_operands_lie_in_memory_is_part_of_the_identity(self, store: Store) -> None:
+        layouts = ("contiguous", "transposed", "strided", "expanded")
+        workloads = [Linear(1, 2, 3, weight_layout=layout) for layout in layouts]
+        store.add([sample.record(sample.ok(ratio=2.0 + n), workload=w) for n, w in enumerate(workloads)])
+        found = [store.choices(workload.key, *sample.IDENTITY[1:]) for workload in workloads]
+        assert [[choice.speedup for choice in choices] for choices in found] == [[2.0], [3.0], [4.0], [5.0]]
+        assert set(store.workloads()) == set(workloads)
 
     def test_the_fastest_choice_comes_first(self, store: Store) -> None:
         ratios = {1: 1.5, 2: 3.0, 3: 0.5, 4: 2.99}

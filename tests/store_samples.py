@@ -37,7 +37,20 @@ HARDWARE = HardwareProfile(
 OTHER_HARDWARE = replace(HARDWARE, name="Other CPU", model="family 9")
 ENVIRONMENT = Environment("torch 2.13.0+cpu", ("numpy 2.4.6",), "g++ 12.2.0")
 OTHER_ENVIRONMENT = replace(ENVIRONMENT, framework="torch 2.14.0+cpu")
-SPEC = BenchmarkSpec()
+SPEC = BenchmarkSpec(  # every field: golden databases hold it, and defaults change
+    screen_pairs=11,
+    final_pairs=41,
+    max_final_pairs=81,
+    min_sample_ns=100_001,
+    give_up_ratio=0.61,
+    screen_budget_s=2.5,
+    final_budget_s=10.5,
+    build_timeout_s=60.5,
+    run_timeout_s=120.5,
+    memory_limit_bytes=8 << 32,
+    cache_state="warm",
+    allocator="sample",
+)
 CONFIG = Config("tiled", {"mr": 6, "nr": 16, "threads": 1, "pack": True, "order": ("m", "n", ("k", 0.5))})
 START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 

@@ -71,7 +71,7 @@ def test_a_spec_string_is_a_workload(spec: str, workload: object) -> None:
         ("linear m=1 n=2 k=", "k= must be a whole number"),
         ("linear m=1 n=2 k=3.0", "k=3.0 must be a whole number"),
         ("linear m=1 n=2 k=1e3", "k=1e3 must be a whole number"),
-        ("linear m=1 n=2 k=-3", "k=-3 is out of range: 0 to 2^63-1"),
+        ("linear m=1 n=2 k=-3", "k=-3 is out of range: 0 to"),
         ("linear m=1 n=2 k=9223372036854775808", "is out of range"),
         ("linear m=1 n=2 k=3 m=1", "'m=1' in .* is given twice"),
         ("linear m=1 n=2 k=3 q=4", "linear has no field 'q'; its fields are m, n, k, dtype"),

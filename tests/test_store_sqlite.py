@@ -355,6 +355,8 @@ def test_views_are_for_people(path: str) -> None:
         (best,) = connection.execute("SELECT * FROM best_configs").fetchall()
         assert (best["workload"], best["algorithm"], best["params"]) == (sample.WORKLOAD.spec, "tiled", '{"mr":1}')
         assert (best["hardware"], best["speedup"], best["beats_default"]) == (sample.HARDWARE.name, 2.0, 1)
+        connection.execute("UPDATE best SET speedup_low = 0.9")  # not beyond its interval
+        assert connection.execute("SELECT beats_default FROM best_configs").fetchone()[0] == 0
         (failure,) = connection.execute("SELECT * FROM failures").fetchall()
         assert (failure["status"], failure["algorithm"], failure["message"]) == ("TIMEOUT", "direct", "took too long")
         (coverage,) = connection.execute("SELECT * FROM coverage").fetchall()

@@ -262,8 +262,10 @@ def test_keys_are_equal_in_every_process() -> None:
 
 def test_keys_are_what_they_were_when_databases_were_written() -> None:
     """Shipped databases hold these: a change here needs a migration."""
-    assert Linear(1, 4096, 1024).key == "4d4ea1a5af0e2e8ae1ce2f4ef1cd3c33"
-    assert Config("torch").key == "b8c1e4c5a8a3d5c1a4e1bd3cf7d0ccdd"
+    assert Linear(1, 4096, 1024).key == "2d5c4b98c7528a9d60c3da183e8ccf82"
+    assert Gemm(1000, 999, 1001, 2, "bf16", b_layout="transposed").key == "a78f7b0424b11f3b4ecbb79d980b76e5"
+    assert Config("torch").key == "846fe62d983dbd34498e272e8379447e"
+    assert Config("tiled", {"tile": (6, 16), "split": "n"}).key == "b339ce894e076d1acddc6f033d88fae4"
 
 
 # Configs
@@ -461,7 +463,11 @@ def test_c25_a_time_that_is_no_time_is_a_failed_run(bad: Any, where: str) -> Non
 
 @pytest.mark.parametrize(
     ("times", "baseline", "message"),
-    [((), (), "no time was recorded"), ((), (1,), "no time was recorded"), ((1, 2), (), "2 times but 0 baseline times")],
+    [
+        ((), (), "no time was recorded"),
+        ((), (1,), "no time was recorded"),
+        ((1, 2), (), "2 times but 0 baseline times"),
+    ],
 )
 def test_c25_times_without_a_baseline_are_a_failed_run(times: Any, baseline: Any, message: str) -> None:
     found = Measurement(Status.OK, times_ns=times, baseline_ns=baseline)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import decide, registry, settings
 from autotune.cli.common import add_command, add_database, add_json, duration, need, print_json, print_table, size
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InvalidInput
 from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     workload = registry.parse_workload(args.workload)
+    if args.limit < 1:
+        raise InvalidInput("--limit must be at least 1")
     with _open(args) as store:
         records = sorted(store.records(workload.key), key=lambda r: (-(r.measurement.speedup or 0), r.config.key))
     records = records[: args.limit]

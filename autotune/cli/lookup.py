@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from autotune.cli.common import add_command, add_database, add_json, duration, print_json
+from autotune.errors import InvalidInput
 
 
 def add(commands: Any) -> None:
@@ -28,6 +29,8 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.db:
         os.environ["AUTOTUNE_DB"] = args.db
+    if args.max_error is not None and not args.max_error >= 0:
+        raise InvalidInput(f"--max-error must be 0 or more, not {args.max_error}")
     from autotune import lookup
 
     answer = lookup(args.workload, max_error=args.max_error)

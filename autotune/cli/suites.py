@@ -14,6 +14,7 @@ def add(commands: Any) -> None:
         commands, "suites", run, "Lists the model suites, or the layers of one.", "autotune suites gpt2"
     )
     parser.add_argument("name", nargs="?", help="a suite's name or a TOML file of your own")
+    parser.epilog = f"{parser.epilog}\n\na file of your own looks like this:\n\n{suites.FORMAT}"
     add_json(parser)
 
 

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--workload", action="append", default=[], metavar="SPEC", help="a spec string; may be repeated"
     )
-    parser.add_argument("--budget", type=seconds, metavar="TIME", help="time for all of it, such as 90s, 5m or 1h")
+    parser.add_argument("--budget", metavar="TIME", help="time for all of it, such as 90s, 5m or 1h")
     parser.add_argument("--trials", type=int, default=None, metavar="N", help="configs screened per workload, at most")
     parser.add_argument("--again", action="store_true", help="decide finished workloads anew, on fresh measurements")
     add_database(parser)
@@ -37,6 +37,9 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     workloads = _workloads(args)
+    budget = None if args.budget is None else seconds(args.budget)
+    if args.trials is not None and args.trials < 1:
+        raise InvalidInput("--trials must be at least 1")
     for package in ("sqlalchemy", "optuna", "torch"):
         need(package, "tune")
     from autotune import refresh, settings
@@ -44,11 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from autotune.store.sql import open_store
     from autotune.sweep import Limits, Sweep
 
-    limits = Limits()
-    if args.trials is not None:
-        if args.trials < 1:
-            raise InvalidInput("--trials must be at least 1")
-        limits = Limits(trials=args.trials)
+    limits = Limits() if args.trials is None else Limits(trials=args.trials)
     with LocalRunner() as runner:
         runner.start()  # its imports overlap with ours
         profile = hardware.detect()
@@ -56,12 +55,13 @@ def run(args: argparse.Namespace) -> int:
             sweep = Sweep(
                 store, runner, profile, environment.current(), limits=limits, again=args.again, observe=observe
             )
-            report = sweep.run(workloads, args.budget)
+            report = sweep.run(workloads, budget)
     refresh()
+    code = 1 if any(job.state == "failed" for job in report.jobs) else 0
     share = report.useful_s / report.wall_s if report.wall_s else 0.0
     if args.json:
         print_json({"wall_s": report.wall_s, "useful_s": report.useful_s, "jobs": len(report.jobs)})
-        return 0
+        return code
     rows = [
         (
             job.workload.spec,
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     print_table("", ("workload", "winner", "speed-up", "time", "trials"), rows)
     if share:
         print(f"{report.wall_s:.0f} s, {share:.0%} of it building, checking and timing candidates")
-    return 1 if any(job.state == "failed" for job in report.jobs) else 0
+    return code
 
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:

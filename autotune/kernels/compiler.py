@@ -155,12 +155,13 @@ def _compile(compiler: Compiler, source_path: str, flags: Sequence[str], target:
                 [*compiler.command, *flags, "-o", made, source_path],
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=TIMEOUT_S,
                 check=False,
             )
-            if done.returncode != 0:
-                lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                told = next((line for line in lines if "error" in line), lines[-1])
+            if done.returncode != 0 or not os.path.exists(made):
+                lines = done.stderr.strip().splitlines() or [f"no output, exit code {done.returncode}"]
+                told = next((line for line in lines if "error:" in line), lines[-1])
                 raise Unavailable(f"{compiler.identity} could not compile {os.path.basename(source_path)}: {told}")
             os.replace(made, target)  # atomic: another process sees all of it or nothing
     except subprocess.TimeoutExpired:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class MklPacked(Algorithm):
     """`mkl::_mkl_linear`, f32 only.
 
-    MKL packs for one number of rows and one number of threads. The operator compares the rows of each call with
-    those it packed for and otherwise computes with the weight as given, so other m are right, at the
-    framework's speed. The packed copy is larger than the weight by several MB.
+    MKL packs for one number of rows, here under the thread limit of the calls. The operator compares the rows of
+    each call with those it packed for and otherwise computes with the weight as given, so other m are right, at
+    the framework's speed. The packed copy is larger than the weight by several MB.
 
     Empty weights go to the framework: the operator forgets the bias when k is 0, and MKL prints an error.
     """

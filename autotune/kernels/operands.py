@@ -17,7 +17,7 @@ def weight_and_bias(constants: Constants) -> tuple[torch.Tensor, torch.Tensor | 
     """weight [n, k] in its own layout and bias [n], contiguous, or None; both without autograd history."""
     weight, bias = constants["weight"], constants["bias"]
     assert weight is not None
-    return weight.detach(), None if bias is None else bias.detach().contiguous()
+    return weight.detach(), None if bias is None else bias.detach().resolve_neg().contiguous()
 
 
 def activate_in_place(value: torch.Tensor, activation: str) -> torch.Tensor:

@@ -9,6 +9,7 @@ from functools import cache
 from autotune import environment, paths
 from autotune.errors import Unavailable
 from autotune.kernels import Algorithm, Built, Constants, compiler, thread_counts
+from autotune.kernels.operands import weight_and_bias
 from autotune.ops.activations import ACTIVATIONS, apply_activation
 from autotune.ops.gemm import Gemm
 from autotune.ops.linear import Linear
@@ -135,13 +136,11 @@ def _build_linear(library: ctypes.CDLL, workload: Linear, params: Params, consta
     import torch
     import torch.nn.functional as F
 
-    weight, bias = constants["weight"], constants.get("bias")
-    assert weight is not None
-    weight = weight.detach()
+    weight, bias = weight_and_bias(constants)
+    weight = weight.resolve_neg()
     n, k = weight.shape
     packed = torch.empty(library.packed_size(n, k), dtype=weight.dtype)
     library.pack_weight(weight.data_ptr(), weight.stride(0), weight.stride(1), n, k, packed.data_ptr())
-    bias = bias.detach().contiguous() if bias is not None else None
     plan = _plan(workload, params)
     plan.packed = packed.data_ptr()
     plan.bias = bias.data_ptr() if bias is not None else 0
@@ -150,8 +149,8 @@ def _build_linear(library: ctypes.CDLL, workload: Linear, params: Params, consta
     activation = workload.activation
 
     def call(x: torch.Tensor) -> torch.Tensor:
-        if not x.is_contiguous():
-            x = x.contiguous()
+        if not x.is_contiguous() or x.is_neg():  # a lazily negated tensor's memory has the other sign
+            x = x.resolve_neg().contiguous()
         if x.dim() == 2:
             m = x.shape[0]
             y = x.new_empty((m, n))
@@ -176,10 +175,10 @@ def _build_gemm(library: ctypes.CDLL, workload: Gemm, params: Params) -> Built:
 
     def call(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         c = a.new_empty((*a.shape[:-1], b.shape[-1]))
-        if not pack_a and a.stride(-1) != 1:
-            a = a.contiguous()
-        if not pack_b and b.stride(-1) != 1:
-            b = b.contiguous()
+        if a.is_neg() or (not pack_a and a.stride(-1) != 1):
+            a = a.resolve_neg().contiguous()
+        if b.is_neg() or (not pack_b and b.stride(-1) != 1):
+            b = b.resolve_neg().contiguous()
         batches = (a.stride(0), b.stride(0), c.stride(0)) if a.dim() == 3 else (0, 0, 0)
         strides = (*a.stride()[-2:], *b.stride()[-2:], n)
         operands = _Operands(a.data_ptr(), b.data_ptr(), c.data_ptr(), *strides, *batches)

@@ -91,7 +91,7 @@ def tiled_space(workload: Workload, hardware: HardwareProfile, itemsize: int, th
 
 def _tiles(m: int, vector_bytes: tuple[int, ...], registers: int, itemsize: int) -> tuple[tuple[int, int], ...]:
     """(MR, NR) pairs that fit the registers at some width; MR near m's own divisors, all of m for few rows."""
-    rows = [m] if m <= GEMV_ROWS else [r for r in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= m]
+    rows = [max(m, 1)] if m <= GEMV_ROWS else [r for r in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14) if r <= m]
     pairs = set()
     for width in vector_bytes:
         lanes = width // itemsize

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import registry
 from autotune.measure import Effort, Task
-from autotune.measure.check import Verdict, check
+from autotune.measure.check import Case, Verdict, check
 from autotune.measure.contention import ContentionWatch
 from autotune.measure.pairs import time_pairs
 from autotune.types import Config, Measurement, Stage, Status
@@ -40,7 +40,8 @@ class Bench:
         self._cases = []
         for index in range(CHECK_CASES):
             inputs = op.inputs(workload, seed + 1 + index)
-            self._cases.append((inputs, op.reference(workload, self.constants, inputs)))
+            reference = op.reference(workload, self.constants, inputs)
+            self._cases.append(Case(inputs, reference, op.magnitude(workload, self.constants, inputs)))
         self._baseline = self._build(op.default(workload)).call
 
     def measure(self, config: Config, stage: Stage) -> Measurement:
@@ -115,7 +116,7 @@ class Bench:
     def _time(self, kernel: Kernel, stage: Stage) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
         import torch
 
-        inputs, baseline = self._cases[0][0], self._baseline
+        inputs, baseline = self._cases[0].inputs, self._baseline
         with torch.inference_mode():
             watch = ContentionWatch()
             pairs = time_pairs(

@@ -13,7 +13,14 @@ from autotune.types import Status
 if TYPE_CHECKING:
     import torch
 
-    Case = tuple[tuple[torch.Tensor, ...], torch.Tensor]  # dynamic operands and the f64 reference
+
+@dataclass(frozen=True)
+class Case:
+    """Dynamic operands, the f64 reference, and the typical size of its elements (see `Op.magnitude`)."""
+
+    inputs: tuple[torch.Tensor, ...]
+    reference: torch.Tensor
+    magnitude: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,8 @@ def check(kernel: Kernel, cases: list[Case], bound: float) -> Verdict:
     worst = 0.0
     earlier: list[torch.Tensor] = []
     with poisoned_allocations():
-        for inputs, reference in cases:
+        for case in cases:
+            inputs, reference = case.inputs, case.reference
             before = [tensor.clone() for tensor in inputs]
             result = kernel(*inputs)
             if not all(same(old, new) for old, new in zip(before, inputs, strict=True)):
@@ -62,7 +70,7 @@ def check(kernel: Kernel, cases: list[Case], bound: float) -> Verdict:
             if result.shape != reference.shape:
                 wrong = f"the result has shape {list(result.shape)}, not {list(reference.shape)}"
                 return Verdict(Status.WRONG_RESULT, wrong, None)
-            error = relative_error(result, reference)
+            error = relative_error(result, reference, case.magnitude)
             if not error <= bound:
                 finite = error < float("inf")
                 told = (

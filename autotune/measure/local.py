@@ -41,7 +41,10 @@ class LocalRunner(Runner):
 
     def start(self) -> None:
         if self._child is None:
-            self._child = _Child()
+            try:
+                self._child = _Child()
+            except OSError as error:  # no memory, no processes left
+                raise Unavailable(f"the measuring process cannot be started: {error}") from error
             self._task = None
 
     def prepare(self, task: Task, configs: Sequence[Config]) -> None:

@@ -48,6 +48,15 @@ class Op(ABC):
     ) -> torch.Tensor:
         """The result in f64."""
 
+    def magnitude(
+        self, workload: Workload, constants: dict[str, torch.Tensor | None], inputs: tuple[torch.Tensor, ...]
+    ) -> float:
+        """The size that a result's elements would typically have before an activation; 0.0 when the op does not say.
+
+        It keeps the error of few or mostly clipped elements from being measured against next to nothing.
+        """
+        return 0.0
+
     constant_names: ClassVar[tuple[str, ...]] = ()
     """Names of the constants in the order `Answer.build` takes them; those after the first may be left out."""
 
@@ -79,11 +88,12 @@ class Op(ABC):
         """
 
 
-def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
-    """The largest |result - reference| / (|reference| + rms(reference)) of any element; inf for NaN or a wrong shape.
+def relative_error(result: torch.Tensor, reference: torch.Tensor, magnitude: float = 0.0) -> float:
+    """The largest |result - reference| / (|reference| + s) of any element; inf for NaN or a wrong shape.
 
-    Per element, so that one bad value cannot hide in an aggregate; the root mean square keeps elements that
-    cancel to nearly nothing from counting rounding of their large terms as error.
+    s is the root mean square of the reference, or `magnitude` (see `Op.magnitude`) where that is larger. Per
+    element, so that one bad value cannot hide in an aggregate; s keeps elements that cancel to nearly nothing
+    from counting the rounding of their large terms as error.
     """
     import torch
 
@@ -93,7 +103,14 @@ def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
         return 0.0
     exact = reference.to(torch.float64)
     difference = (result.to(torch.float64) - exact).abs()
-    scale = exact.abs() + exact.square().mean().sqrt()
+    scale = exact.abs() + exact.square().mean().sqrt().clamp(min=magnitude)
     error = torch.where(difference == 0, 0.0, difference / scale)
     worst = float(error.max())
     return worst if worst == worst else float("inf")
+
+
+def typical_product(a: torch.Tensor, b: torch.Tensor, k: int) -> float:
+    """Root mean square of a sum of k products of independent elements of `a` and `b`: rms(a)·rms(b)·√k."""
+    if a.numel() == 0 or b.numel() == 0:
+        return 0.0
+    return float((a.double().square().mean() * b.double().square().mean() * k).sqrt())

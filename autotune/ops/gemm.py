@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
-from autotune.ops import Op
+from autotune.ops import Op, typical_product
 from autotune.types import StrideClass, Workload
 
 TYPE_CHECKING = False
@@ -84,6 +84,12 @@ class GemmOp(Op):
 
         a, b = inputs
         return a.to(torch.float64) @ b.to(torch.float64)
+
+    def magnitude(
+        self, workload: Workload, constants: dict[str, torch.Tensor | None], inputs: tuple[torch.Tensor, ...]
+    ) -> float:
+        a, b = inputs
+        return typical_product(a, b, _gemm(workload).k)
 
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
         if constants:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
-from autotune.ops import Op
+from autotune.ops import Op, typical_product
 from autotune.ops.activations import ACTIVATIONS, apply_activation
 from autotune.types import StrideClass, Workload
 
@@ -102,6 +102,13 @@ class LinearOp(Op):
         if bias is not None:
             exact += bias.to(torch.float64)
         return apply_activation(exact, _linear(workload).activation)
+
+    def magnitude(
+        self, workload: Workload, constants: dict[str, torch.Tensor | None], inputs: tuple[torch.Tensor, ...]
+    ) -> float:
+        weight = constants["weight"]
+        assert weight is not None
+        return typical_product(inputs[0], weight, _linear(workload).k)
 
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
         import torch

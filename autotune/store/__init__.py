@@ -62,7 +62,9 @@ class Store(ABC):
         """Stores records in one transaction and returns how many were new; a record stored before is left alone.
 
         FINAL records with status OK also become the decided entry of their config (`choices`), the one
-        measured last winning; a FINAL failure takes that entry away.
+        measured last winning; a FINAL failure takes that entry away. What is decided depends on the records alone,
+        not on the order in which they arrive: a success older than a failure stays undecided. Raises
+        `InvalidInput`, and stores nothing, when a record's hardware, environment or spec holds NaN or infinity.
         """
 
     @abstractmethod
@@ -76,13 +78,17 @@ class Store(ABC):
 
     @abstractmethod
     def choices(self, workload_key: str, hardware_key: str, environment_key: str) -> tuple[Choice, ...]:
-        """The decided configs of that identity, fastest first (see `decide.ranked`)."""
+        """The decided configs of that identity, fastest first (see `decide.ranked`).
+
+        One whose error was not recorded has `max_error` infinity: it fits no budget.
+        """
 
     @abstractmethod
     def workloads(self) -> tuple[Workload, ...]: ...
 
     @abstractmethod
-    def hardware(self) -> tuple[HardwareProfile, ...]: ...
+    def hardware(self) -> tuple[HardwareProfile, ...]:
+        """One profile per key: the first stored, until one with measured figures (`peak_gflops`) takes its place."""
 
     @abstractmethod
     def environments(self) -> tuple[Environment, ...]: ...

@@ -138,24 +138,28 @@ class InsertNew:
 
     def __init__(self, engine: Engine, table: Table) -> None:
         keys = list(table.primary_key.columns)
+        self._key = itemgetter(*(column.name for column in keys))
         self._statement = insert(engine, table).on_conflict_do_nothing(index_elements=keys)
         self._sql = ""
         if engine.dialect.name == "sqlite":
             names = [column.name for column in table.columns]
             self._sql = str(self._statement.compile(dialect=engine.dialect, column_keys=names))
-            self._values = itemgetter(*names)
-            self._times = [at for at, column in enumerate(table.columns) if isinstance(column.type, UtcDateTime)]
+            self._ends_in_time = isinstance(table.columns[names[-1]].type, UtcDateTime)
+            self._values = itemgetter(*names[:-1] if self._ends_in_time else names)
+            self._last = names[-1]
 
     def __call__(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
         """Returns how many were new. Each row has all columns."""
         if not rows:
             return 0
         if not self._sql:
+            in_order = sorted(rows, key=self._key)  # two that insert the same rows must not wait for each other
             options = {"preserve_rowcount": True}
-            return connection.execute(self._statement, rows, execution_options=options).rowcount
-        values = [self._values(row) for row in rows]
-        for at in self._times:
-            values = [(*row[:at], sqlite_time(row[at]), *row[at + 1 :]) for row in values]
+            return connection.execute(self._statement, in_order, execution_options=options).rowcount
+        if self._ends_in_time:
+            values = [(*self._values(row), sqlite_time(row[self._last])) for row in rows]
+        else:
+            values = [self._values(row) for row in rows]
         return connection.exec_driver_sql(self._sql, values, execution_options={"preserve_rowcount": True}).rowcount
 
 

@@ -48,7 +48,7 @@ def int64(value: float) -> int:
 
 def storable(text: str) -> str:
     """Text that every database takes: no NUL, and bytes that were not UTF-8 as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return text and text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def workload_row(workload: Workload) -> Columns:
@@ -119,8 +119,8 @@ def measurement_row(record: TuningRecord) -> Columns:
         "speedup_low": _finite(low),
         "speedup_high": _finite(high),
         "max_error": _finite(measured.max_error),
-        "times_ns": canonical_json(measured.times_ns),
-        "baseline_ns": canonical_json(measured.baseline_ns),
+        "times_ns": _times(measured.times_ns),
+        "baseline_ns": _times(measured.baseline_ns),
         "prepare_ns": int64(measured.prepare_ns),
         "build_ns": int64(measured.build_ns),
         "workspace_bytes": int64(measured.workspace_bytes),
@@ -199,6 +199,12 @@ class Rebuilt(Generic[T]):
             self._kept.clear()
         noun = self._kept[key] = build(*columns)
         return noun
+
+
+def _times(values: tuple[int, ...]) -> str:
+    """Valid times (`Measurement` sees to that) as canonical JSON, in half the time of the general way."""
+    text = ",".join(map(str, values))
+    return f"[{text}]" if "T" not in text else canonical_json(values)  # True counts as 1 in Python
 
 
 def _finite(value: float | None) -> float | None:

@@ -44,7 +44,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 def sqlite_time(value: datetime) -> str:
     """An aware time as SQLite stores it."""
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    utc = value if value.tzinfo is UTC else value.astimezone(UTC)
+    return utc.isoformat(" ", "microseconds")[:26]  # without +00:00
 
 
 metadata = MetaData()

@@ -92,7 +92,7 @@ class SqlStore(Store):
         nouns, keys = self._unknown(batch)
         with translated(self.where), writing(self._engine) as connection:
             for table, found in nouns.items():
-                self._insert[table](connection, [found[key] for key in sorted(found)])
+                self._insert[table](connection, list(found.values()))
             self._describe_better(connection, nouns[schema.hardware].values())
             added = self._insert[schema.measurements](connection, measured)
             self._decisions.update(connection, measured)
@@ -177,8 +177,12 @@ class SqlStore(Store):
         found: dict[Table, dict[str, rows.Columns]] = {table: {} for table, _, _ in _NOUNS}
         seen: set[tuple[str, str]] = set()
         for table, attribute, to_row in _NOUNS:
+            previous = None
             for record in batch:
                 noun = getattr(record, attribute)
+                if noun is previous:
+                    continue
+                previous = noun
                 probed = table is schema.hardware and bool(noun.peak_gflops)
                 mark = ("probed" if probed else table.name, noun.key)
                 if mark not in seen and mark not in self._known:

@@ -1,21 +1,10 @@
-"""Suites: the layers of real models as data files, one TOML per model.
-
-    title = "BERT base, 12 layers, hidden 768"
-    source = "Devlin et al., NAACL 2019, section 3"
-
-    [[layer]]
-    name = "feed-forward in, GELU"
-    count = 12
-    workload = "linear m={m} n=3072 k=768 bias=1 activation=gelu"
-    m = [16, 64, 128]
-
-A placeholder such as `{m}` takes each value of the list of that name in turn.
-"""
+"""Suites: the layers of real models as data files, one TOML per model; `FORMAT` shows one."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +12,17 @@ from typing import Any
 from autotune import paths, registry
 from autotune.errors import InvalidInput
 from autotune.types import Workload
+
+FORMAT = """\
+title = "BERT base, 12 layers, hidden 768"
+source = "Devlin et al., NAACL 2019, section 3"
+
+[[layer]]
+name = "feed-forward in, GELU"
+count = 12                             # how often one pass runs it; 1 if left out
+workload = "linear m={m} n=3072 k=768 bias=1 activation=gelu"
+m = [16, 64, 128]                      # {m} takes each of these values in turn
+"""
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,43 @@ def load(name_or_path: str) -> Suite:
     try:
         with open(path, "rb") as file:
             data = tomllib.load(file)
-        layers = tuple(layer for entry in data["layer"] for layer in _expand(entry))
-        name = os.path.basename(path).removesuffix(".toml")
-        return Suite(name, str(data["title"]), str(data.get("source", "")), layers)
     except OSError as error:
         raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or bytes that are not UTF-8
         raise InvalidInput(f"suite {path} is not valid TOML: {error}") from None
-    except (KeyError, TypeError) as error:
+    try:
+        layers = tuple(layer for entry in _entries(data) for layer in _expand(entry))
+        name = os.path.basename(path).removesuffix(".toml")
+        return Suite(name, str(data["title"]), str(data.get("source", "")), layers)
+    except InvalidInput as error:
+        raise InvalidInput(f"suite {path}: {error}") from None
+    except KeyError as error:
         raise InvalidInput(f"suite {path} lacks {error}: see `autotune suites --help` for the format") from None
 
 
+def _entries(data: dict[str, Any]) -> list[dict[str, Any]]:
+    entries = data["layer"]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidInput("each layer is a table that begins with [[layer]]")
+    if not entries:
+        raise InvalidInput("it has no layers")
+    return entries
+
+
 def _expand(entry: dict[str, Any]) -> list[Layer]:
-    lists = {name: values for name, values in entry.items() if isinstance(values, list)}
+    name, template, count = str(entry["name"]), str(entry["workload"]), entry.get("count", 1)
+    if type(count) is not int or count < 1:
+        raise InvalidInput(f"count of layer {name!r} must be a whole number of at least 1, not {count!r}")
+    lists = {key: values for key, values in entry.items() if isinstance(values, list)}
     layers = []
     for values in itertools.product(*lists.values()):
-        spec = str(entry["workload"]).format(**dict(zip(lists, values, strict=True)))
-        layers.append(Layer(str(entry["name"]), registry.parse_workload(spec), int(entry.get("count", 1))))
+        chosen = dict(zip(lists, values, strict=True))
+        spec = template
+        for placeholder in re.findall(r"\{(\w+)\}", template):
+            spec = spec.replace(f"{{{placeholder}}}", str(chosen[placeholder]))
+        if "{" in spec or "}" in spec:
+            raise InvalidInput(f"layer {name!r} has a placeholder that is not a name in braces: {template!r}")
+        layers.append(Layer(name, registry.parse_workload(spec), count))
+    if not layers:
+        raise InvalidInput(f"layer {name!r} has no values for a placeholder")
     return layers

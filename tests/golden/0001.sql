@@ -9,7 +9,7 @@ CREATE TABLE benchmark_specs (
 	spec TEXT NOT NULL, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "benchmark_specs" VALUES('c7fb7729f9e5bfe47e405aadf5c6cfcf','{"allocator":"mallopt mmap_max=0 trim_threshold=max","build_timeout_s":60.0,"cache_state":"warm","final_budget_s":10.0,"final_pairs":40,"give_up_ratio":0.6,"max_final_pairs":80,"memory_limit_bytes":8589934592,"min_sample_ns":100000,"run_timeout_s":120.0,"screen_budget_s":2.0,"screen_pairs":10}');
+INSERT INTO "benchmark_specs" VALUES('03fbd2435f3f6794b5105c604b9c3059','{"allocator":"sample","build_timeout_s":60.5,"cache_state":"warm","final_budget_s":10.5,"final_pairs":41,"give_up_ratio":0.61,"max_final_pairs":81,"memory_limit_bytes":34359738368,"min_sample_ns":100001,"run_timeout_s":120.5,"screen_budget_s":2.5,"screen_pairs":11}');
 CREATE TABLE best (
 	workload_key TEXT NOT NULL, 
 	hardware_key TEXT NOT NULL, 
@@ -30,8 +30,8 @@ CREATE TABLE best (
  WITHOUT ROWID
 
 ;
-INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','r1',200.0,100.0,0.5,0.5,0.5,1.0e-07,0,'2026-01-31 09:30:01.500000','93876fabe8b5fce652d1b70537deadb3');
-INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','r1',100.5,201.0,2.0,2.0,2.0,1.0e-07,0,'2026-01-31 09:30:00.000000','50b09abb59a75accb662530aff8078bb');
+INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','r1',200.0,100.0,0.5,0.5,0.5,1.0e-07,0,'2026-01-31 09:30:01.500000','82c0b1db162cd07d080bf2b0f62d9ca8');
+INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','r1',100.5,201.0,2.0,2.0,2.0,1.0e-07,0,'2026-01-31 09:30:00.000000','b78c13d3e279d8ed6c22b42d04965bee');
 CREATE TABLE configs (
 	"key" TEXT NOT NULL, 
 	algorithm TEXT NOT NULL, 
@@ -78,7 +78,7 @@ CREATE TABLE jobs (
  WITHOUT ROWID
 
 ;
-INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 21:12:08.097870');
+INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 21:19:35.899386');
 CREATE TABLE measurements (
 	uid TEXT NOT NULL, 
 	workload_key TEXT NOT NULL, 
@@ -108,10 +108,10 @@ CREATE TABLE measurements (
 	measured_at DATETIME NOT NULL, 
 	PRIMARY KEY (uid)
 );
-INSERT INTO "measurements" VALUES('50b09abb59a75accb662530aff8078bb','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','c7fb7729f9e5bfe47e405aadf5c6cfcf','r1','final','OK','',100.5,201.0,2.0,2.0,2.0,1.0e-07,'[100,101,99,102]','[200,202,198,204]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:00.000000');
-INSERT INTO "measurements" VALUES('93876fabe8b5fce652d1b70537deadb3','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','c7fb7729f9e5bfe47e405aadf5c6cfcf','r1','final','OK','',200.0,100.0,0.5,0.5,0.5,1.0e-07,'[200,210,190]','[100,105,95]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:01.500000');
-INSERT INTO "measurements" VALUES('b74353132b3f2083d14302ef21bbd130','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','8ae2c167afbfb557f7aba30734ace981','c7fb7729f9e5bfe47e405aadf5c6cfcf','r1','final','TIMEOUT','took ''too'' long',NULL,NULL,NULL,NULL,NULL,NULL,'[]','[]',0,0,0,0,'',0,'measured','2026-01-31 09:30:00.000000');
-INSERT INTO "measurements" VALUES('13eba551d079b6045ae05bf24e0a013c','7fff3caf1f4477127977e884d7468ec8','faf1107891ecc2a652f9fcbd1809b101','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','c7fb7729f9e5bfe47e405aadf5c6cfcf','r1','screen','OK','',100.5,201.0,2.0,NULL,NULL,NULL,'[100,101,99,102]','[200,202,198,204]',0,0,1099511627776,0,'job-1',0,'measured','2026-01-31 09:30:02.000000');
+INSERT INTO "measurements" VALUES('b78c13d3e279d8ed6c22b42d04965bee','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','03fbd2435f3f6794b5105c604b9c3059','r1','final','OK','',100.5,201.0,2.0,2.0,2.0,1.0e-07,'[100,101,99,102]','[200,202,198,204]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:00.000000');
+INSERT INTO "measurements" VALUES('82c0b1db162cd07d080bf2b0f62d9ca8','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','03fbd2435f3f6794b5105c604b9c3059','r1','final','OK','',200.0,100.0,0.5,0.5,0.5,1.0e-07,'[200,210,190]','[100,105,95]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:01.500000');
+INSERT INTO "measurements" VALUES('0fb8ae9652728611c4627eaca0efe20d','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','8ae2c167afbfb557f7aba30734ace981','03fbd2435f3f6794b5105c604b9c3059','r1','final','TIMEOUT','took ''too'' long',NULL,NULL,NULL,NULL,NULL,NULL,'[]','[]',0,0,0,0,'',0,'measured','2026-01-31 09:30:00.000000');
+INSERT INTO "measurements" VALUES('11f49b819e67b3076119a7167b035a8d','7fff3caf1f4477127977e884d7468ec8','faf1107891ecc2a652f9fcbd1809b101','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','03fbd2435f3f6794b5105c604b9c3059','r1','screen','OK','',100.5,201.0,2.0,NULL,NULL,NULL,'[100,101,99,102]','[200,202,198,204]',0,0,1099511627776,0,'job-1',0,'measured','2026-01-31 09:30:02.000000');
 CREATE TABLE workloads (
 	"key" TEXT NOT NULL, 
 	op TEXT NOT NULL, 

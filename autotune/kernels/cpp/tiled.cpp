@@ -74,7 +74,7 @@ template <class F>
 inline F exp_lanes(F x) {
   if constexpr (sizeof(real) == 4) {
     typedef std::int32_t ints __attribute__((vector_size(sizeof(F))));
-    const F lo = F{} - 87.0f, hi = F{} + 88.0f;
+    const F lo = F{} - 87.0f, hi = F{} + 88.0f, given = x;
     x = x < lo ? lo : (x > hi ? hi : x);
     F shifted = x * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to nearest in the low bits
     ints n = (ints)shifted - (ints)(F{} + 12582912.0f);
@@ -87,7 +87,8 @@ inline F exp_lanes(F x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    return p * (F)((n + 127) << 23);
+    F y = p * (F)((n + 127) << 23);
+    return given > hi ? F{} + __builtin_inff() : y;
   } else {
     for (unsigned l = 0; l < sizeof(F) / sizeof(real); ++l) x[l] = __builtin_exp(x[l]);
     return x;
