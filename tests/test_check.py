@@ -148,6 +148,18 @@ def test_a_kernel_that_is_right_once_is_wrong() -> None:
     assert verdict(tires).status is Status.WRONG_RESULT
 
 
+def test_results_are_overwritten_so_that_memory_a_kernel_keeps_proves_nothing() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(x: Tensor) -> Tensor:
+        kept.append(x * 3)
+        return kept[-1]
+
+    assert verdict(keeps).status is Status.OK
+    assert len(kept) == 2
+    assert all(result.isnan().all() for result in kept)
+
+
 def test_an_exception_comes_through() -> None:
     def fails(x: Tensor) -> Tensor:
         raise ValueError("no such tile")

@@ -264,7 +264,7 @@ def test_a_read_only_cache_folder_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     folder.mkdir(mode=0o555)
     with (
         without_privileges(),
-        pytest.raises(Unavailable, match="compiled kernels cannot be kept in .*Permission denied"),
+        pytest.raises(Unavailable, match=r"compiled kernels cannot be kept in .*Permission denied"),
     ):
         compiler._compile(compiler.Compiler(("/bin/true",), "g++ 1"), "x.cpp", (), str(folder / "x.so"))
 

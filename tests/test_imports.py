@@ -1,4 +1,4 @@
-"""Imports point downward only, and the path of an exact lookup stays light. Read from the sources, and seen in processes."""
+"""Imports point downward only, and the path of an exact lookup stays light: in the sources, and in processes."""
 
 from __future__ import annotations
 

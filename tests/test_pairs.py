@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -165,7 +165,7 @@ def test_an_exception_of_the_candidate_comes_through(clock: Clock) -> None:
 
 
 @pytest.fixture
-def without_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def without_files(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Files under /proc that are missing for the module under test."""
     missing: set[str] = set()
     real = builtins.open
@@ -176,7 +176,7 @@ def without_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         return real(path, *args, **named)
 
     monkeypatch.setattr(contention, "open", fake, raising=False)
-    yield missing
+    return missing
 
 
 @pytest.mark.parametrize("missing", [(), ("/proc/pressure/cpu",), ("/proc/pressure/cpu", "/proc/stat")])

@@ -80,7 +80,7 @@ def test_a_dimension_that_is_no_whole_number_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [-1, np.int64(-1), -(2**63), 2**63, 10**30])
 def test_a_dimension_out_of_range_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidInput, match="k=.* is out of range"):
+    with pytest.raises(InvalidInput, match=r"k=.* is out of range"):
         Gemm(1, 2, value)
 
 

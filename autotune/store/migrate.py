@@ -67,5 +67,9 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         elif not is_older(found):
             check_revision(found, where)
         from alembic import command
+        from alembic.util import CommandError
 
-        command.upgrade(alembic_config(connection=connection), revision)
+        try:
+            command.upgrade(alembic_config(connection=connection), revision)
+        except CommandError as error:  # a revision that never was, or migrations/ is not complete
+            raise Incompatible(f"{where} with schema {found or 'none'} cannot be upgraded: {error}") from error
