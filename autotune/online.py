@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from autotune.ops import Kernel, Op
 
+_NO_WORKLOAD = "lookup needs a workload such as autotune.Linear(m=1, n=4096, k=1024), not {!r}"
+
 _memo: dict[Any, Answer] = {}
 _snapshots: dict[str, Snapshot | None] = {}
 _quarantined: set[tuple[str, str]] = set()  # (workload key, config key) that did not build here
@@ -41,7 +43,10 @@ def lookup(op: Workload | str, hw: HardwareProfile | None = None, *, max_error: 
     that is no workload; never tunes, waits or raises otherwise.
     """
     key = op if hw is None and max_error is None else (op, hw, max_error)
-    answer = _memo.get(key)
+    try:
+        answer = _memo.get(key)
+    except TypeError:  # unhashable, hence no workload
+        raise InvalidInput(_NO_WORKLOAD.format(op)) from None
     if answer is None:
         answer = _memo[key] = _find(op, hw, max_error)
     return answer
@@ -63,7 +68,7 @@ def refresh() -> None:
 def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | None) -> Answer:
     workload = registry.parse_workload(op) if isinstance(op, str) else op
     if not isinstance(workload, Workload):
-        raise InvalidInput(f"lookup needs a workload such as autotune.Linear(m=1, n=4096, k=1024), not {op!r}")
+        raise InvalidInput(_NO_WORKLOAD.format(op))
     kind = registry.op(workload.op)
     default = kind.default(workload)
     if workload.is_empty:
@@ -133,7 +138,7 @@ def _is_current(workload: Workload, choice: Choice) -> bool:
         return False
     try:
         return registry.algorithm(choice.config.algorithm).revision() == choice.kernel_revision
-    except AutotuneError:
+    except Exception:  # not installed any more, or somebody's plugin at fault: not a reason for lookup to raise
         return False
 
 

@@ -46,9 +46,9 @@ IMPROVEMENT = 1.01
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a job may take. `patience`: trials without progress, after the seeds, that end the search."""
+    """How much a job may take. `patience`: trials without progress, after the planned ones, that end the search."""
 
-    trials: int = 40
+    trials: int = 64
     patience: int = 14
     job_seconds: float = 25.0
     batch: int = 4  # compiled together, then timed one by one
@@ -196,9 +196,10 @@ class _Job:
 
     def _search(self, strategy: Strategy, deadline: float) -> None:
         limits = self.sweep.limits
-        seeds = sum(1 for _ in self.candidates.seeds())
         while len(self.screened) < limits.trials and time.monotonic() < deadline:
-            if self.since_progress >= limits.patience + seeds:
+            if strategy.planned():
+                self.since_progress = 0
+            elif self.since_progress >= limits.patience:
                 break
             batch = strategy.ask(min(limits.batch, limits.trials - len(self.screened)))
             if not batch:

@@ -146,7 +146,7 @@ def test_c14_empty_workloads_are_valid_and_use_the_default(spec: str) -> None:
     assert (answer.origin, answer.reason) == (Origin.DEFAULT, "there is nothing to compute")
 
 
-@pytest.mark.parametrize("wrong", ["convolve m=1", "linear m=1", "linear m=-1 n=2 k=3", "", 7, None])
+@pytest.mark.parametrize("wrong", ["convolve m=1", "linear m=1", "linear m=-1 n=2 k=3", "", 7, None, [1], {}])
 def test_what_is_no_workload_is_refused_in_one_sentence(wrong: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         autotune.lookup(wrong)  # type: ignore[arg-type]

@@ -154,6 +154,18 @@ def test_candidates_of_this_machine_say_what_applies_and_why_not() -> None:
     assert set(found.spaces).isdisjoint(found.refusals)
 
 
+def test_the_fallback_kernel_is_a_candidate_only_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.kernels.tiled import Tiled
+
+    workload = Linear(4, 64, 32)
+    monkeypatch.setattr(Tiled, "refusal", lambda *_: "")
+    assert "tiled" in candidates_for(workload, hardware.detect()).refusals["numba_tiled"]
+    monkeypatch.setattr(Tiled, "refusal", lambda *_: "no C++ compiler was found")
+    found = candidates_for(workload, hardware.detect())
+    assert "numba_tiled" in found.spaces
+    assert found.refusals["tiled"] == "no C++ compiler was found"
+
+
 def test_the_candidates_key_changes_with_values_and_revisions_only() -> None:
     one = candidates(a=SearchSpace({"x": (1, 2)}))
     more = candidates(a=SearchSpace({"x": (1, 2, 3)}))

@@ -22,7 +22,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from autotune.dbschema import SCHEMA_REVISION
 from autotune.errors import Incompatible, InvalidInput, Unavailable
-from autotune.store import Store, engine, reader, schema
+from autotune.store import Store, engine, reader, rows, schema, sql
 from autotune.store.sql import SqlStore, open_store, upgrade_store
 from autotune.types import Config, Measurement, Stage, Status
 from tests import store_samples as sample
@@ -333,6 +333,13 @@ def test_no_column_holds_a_figure_that_is_no_number(path: str) -> None:
                     assert not (isinstance(value, str) and ("NaN" in value or "Infinity" in value))
         counts = "SELECT DISTINCT typeof(prepare_ns), typeof(build_ns), typeof(workspace_bytes) FROM measurements"
         assert connection.execute(counts).fetchall() == [("integer", "integer", "integer")]
+
+
+def test_rows_have_the_order_of_their_columns() -> None:
+    record = sample.record()
+    for table, attribute, to_row in sql._NOUNS:
+        assert list(to_row(getattr(record, attribute))) == [column.name for column in table.columns]
+    assert len(rows.measurement_values(record)) == len(schema.measurements.columns)
 
 
 def test_flops_beyond_64_bits_are_clamped(path: str) -> None:

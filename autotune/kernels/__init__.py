@@ -41,6 +41,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     ops: ClassVar[tuple[str, ...]]
+    stands_in_for: ClassVar[str] = ""
+    """Name of an algorithm that makes this one superfluous wherever it applies."""
 
     def revision(self) -> str:
         """Changes when results measured before are no longer about this code. Kernels of ours hash their sources."""

@@ -43,6 +43,7 @@ class NumbaTiled(Algorithm):
     """
 
     name = "numba_tiled"
+    stands_in_for = "tiled"
     ops = ("linear", "gemm")
 
     def revision(self) -> str:

@@ -62,7 +62,10 @@ class Candidates:
 
 
 def candidates_for(workload: Workload, hardware: HardwareProfile) -> Candidates:
-    """Asks every registered algorithm of the op. One that fails to answer is refused with its message."""
+    """Asks every registered algorithm of the op. One that fails to answer is refused with its message.
+
+    A stand-in is left out where the algorithm it stands in for applies.
+    """
     spaces: dict[str, SearchSpace] = {}
     refusals: dict[str, str] = {}
     revisions: dict[str, str] = {}
@@ -77,6 +80,11 @@ def candidates_for(workload: Workload, hardware: HardwareProfile) -> Candidates:
             spaces.pop(algorithm.name, None)
         if reason:
             refusals[algorithm.name] = reason
+    for name in list(spaces):
+        principal = registry.algorithm(name).stands_in_for
+        if principal in spaces:
+            del spaces[name]
+            refusals[name] = f"it stands in for {principal} where that does not apply; here it does"
     return Candidates(spaces, refusals, revisions, registry.op(workload.op).default(workload))
 
 
@@ -90,6 +98,10 @@ class Outcome:
 
 class Strategy(ABC):
     """Proposes candidates and learns from their outcomes."""
+
+    @abstractmethod
+    def planned(self) -> int:
+        """How many configs it will ask whatever it is told: a search is not given up before they are tried."""
 
     @abstractmethod
     def ask(self, count: int) -> list[Config]:

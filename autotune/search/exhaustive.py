@@ -12,10 +12,15 @@ class Exhaustive(Strategy):
     def __init__(self, candidates: Candidates) -> None:
         self._known: set[Config] = set()
         self._walk = _walk(candidates)
+        self._left = sum(1 for _ in _walk(candidates))
+
+    def planned(self) -> int:
+        return self._left
 
     def ask(self, count: int) -> list[Config]:
         batch: list[Config] = []
         for config in self._walk:
+            self._left -= 1
             if config not in self._known:
                 self._known.add(config)
                 batch.append(config)

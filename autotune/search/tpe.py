@@ -9,6 +9,7 @@ random valid config is taken. (TPE: Bergstra et al., NeurIPS 2011; multivariate:
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ class Tpe(Strategy):
         self._candidates = candidates
         self._random = Random(seed)
         self._seed = seed
-        self._first = self._prelude(seeds)
+        self._first = deque(dict.fromkeys(self._prelude(seeds)))
         self._outcomes: dict[Config, float] = {}
         self._asked: set[Config] = {candidates.default}
         self._study: optuna.Study | None = None
@@ -52,10 +53,13 @@ class Tpe(Strategy):
             if space.size <= SMALL_SPACE:
                 yield from self._candidates.configs(name)
 
+    def planned(self) -> int:
+        return len(self._first)
+
     def ask(self, count: int) -> list[Config]:
         batch: list[Config] = []
         while len(batch) < count:
-            config = next(self._first, None) or self._propose()
+            config = self._first.popleft() if self._first else self._propose()
             if config is None:
                 break
             if config not in self._asked:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, Engine, Select, bindparam, delete, exists, select, tuple_
 
 from autotune.store.engine import insert, one_at_a_time
-from autotune.store.rows import Columns, choice_of, config_of
+from autotune.store.rows import choice_of, config_of
 from autotune.store.schema import best, configs, measurements
-from autotune.types import Choice, Stage, Status
+from autotune.types import Choice, Stage, Status, TuningRecord
 
 IDENTITY = ("workload_key", "hardware_key", "environment_key", "config_key")
 _FINAL, _OK = Stage.FINAL.value, Status.OK.value
@@ -67,17 +67,23 @@ class Decisions:
             .where(*(best.c[name] == bindparam(f"of_{name}") for name in IDENTITY[:3]))
         )
 
-    def update(self, connection: Connection, rows: Iterable[Columns]) -> None:
-        """Takes measurement rows into account that are in the table already, in the same transaction."""
-        final = [row for row in rows if row["stage"] == _FINAL]
+    def update(self, connection: Connection, records: Iterable[TuningRecord]) -> None:
+        """Takes records into account whose measurements are in the table already, in the same transaction."""
+        final = [record for record in records if record.stage is Stage.FINAL]
         if not final:
             return
         one_at_a_time(connection)
-        succeeded = [{"of_uid": row["uid"]} for row in final if row["status"] == _OK]
+        succeeded = [{"of_uid": record.uid} for record in final if record.measurement.status is Status.OK]
         failed = [
-            {"of_uid": row["uid"], **{f"of_{name}": row[name] for name in IDENTITY}}
-            for row in final
-            if row["status"] != _OK
+            {
+                "of_uid": record.uid,
+                "of_workload_key": record.workload.key,
+                "of_hardware_key": record.hardware.key,
+                "of_environment_key": record.environment.key,
+                "of_config_key": record.config.key,
+            }
+            for record in final
+            if record.measurement.status is not Status.OK
         ]
         if succeeded:
             connection.execute(self._decide, succeeded)

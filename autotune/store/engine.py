@@ -132,35 +132,32 @@ def writing(engine: Engine) -> Iterator[Connection]:
 class InsertNew:
     """Inserts many rows of one table and leaves those whose primary key is there already as they are.
 
-    On SQLite the compiled statement goes to the driver with tuples of values: SQLAlchemy's handling of each row's
+    On SQLite the compiled statement goes to the driver with plain tuples: SQLAlchemy's handling of each row's
     parameters would take as long as the insert itself.
     """
 
     def __init__(self, engine: Engine, table: Table) -> None:
+        self._names = [column.name for column in table.columns]
         keys = list(table.primary_key.columns)
-        self._key = itemgetter(*(column.name for column in keys))
         self._statement = insert(engine, table).on_conflict_do_nothing(index_elements=keys)
+        self._key = itemgetter(*(column.name for column in keys))
         self._sql = ""
         if engine.dialect.name == "sqlite":
-            names = [column.name for column in table.columns]
-            self._sql = str(self._statement.compile(dialect=engine.dialect, column_keys=names))
-            self._ends_in_time = isinstance(table.columns[names[-1]].type, UtcDateTime)
-            self._values = itemgetter(*names[:-1] if self._ends_in_time else names)
-            self._last = names[-1]
+            self._sql = str(self._statement.compile(dialect=engine.dialect, column_keys=self._names))
+            self._times = [at for at, column in enumerate(table.columns) if isinstance(column.type, UtcDateTime)]
 
-    def __call__(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
-        """Returns how many were new. Each row has all columns."""
+    def __call__(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Returns how many were new. A row has the values of all columns, in the table's order."""
         if not rows:
             return 0
-        if not self._sql:
-            in_order = sorted(rows, key=self._key)  # two that insert the same rows must not wait for each other
-            options = {"preserve_rowcount": True}
-            return connection.execute(self._statement, in_order, execution_options=options).rowcount
-        if self._ends_in_time:
-            values = [(*self._values(row), sqlite_time(row[self._last])) for row in rows]
-        else:
-            values = [self._values(row) for row in rows]
-        return connection.exec_driver_sql(self._sql, values, execution_options={"preserve_rowcount": True}).rowcount
+        options = {"preserve_rowcount": True}
+        if self._sql:
+            for at in self._times:
+                rows = [(*row[:at], sqlite_time(row[at]), *row[at + 1 :]) for row in rows]
+            return connection.exec_driver_sql(self._sql, list(rows), execution_options=options).rowcount
+        named = [dict(zip(self._names, row, strict=True)) for row in rows]
+        named.sort(key=self._key)  # two that insert the same rows must not wait for each other
+        return connection.execute(self._statement, named, execution_options=options).rowcount
 
 
 def insert(engine: Engine, table: Table) -> sqlite.Insert | postgresql.Insert:

@@ -1,4 +1,5 @@
-"""Records to rows and back. A row is a dict of column values; everything that leaves this package is a noun.
+"""Records to rows and back. A row is a dict or tuple of values in the order of the table's columns; everything that
+leaves this package is a noun.
 
 What cannot be stored is made storable here: integers beyond 64 bits are clamped, figures that are not finite
 become NULL, and text that is not UTF-8 is escaped. JSON columns are canonical, so they hold no NaN or Infinity.
@@ -98,38 +99,41 @@ def spec_row(spec: BenchmarkSpec) -> Columns:
     return {"key": spec.key, "spec": _json("the benchmark spec", spec.to_json())}
 
 
-def measurement_row(record: TuningRecord) -> Columns:
-    """The row of a record; its interval is computed here when the record is FINAL (milliseconds)."""
+def measurement_values(record: TuningRecord) -> tuple[Any, ...]:
+    """The row of a record, in the order of the table's columns: a tuple, because there are many.
+
+    The interval is computed here when the record is FINAL (milliseconds).
+    """
     measured = record.measurement
     low, high = (measured.interval if record.stage is Stage.FINAL else None) or (None, None)
-    return {
-        "uid": record.uid,
-        "workload_key": record.workload.key,
-        "hardware_key": record.hardware.key,
-        "environment_key": record.environment.key,
-        "config_key": record.config.key,
-        "spec_key": record.spec.key,
-        "kernel_revision": record.kernel_revision,
-        "stage": record.stage.value,
-        "status": measured.status.value,
-        "message": storable(measured.message),
-        "median_ns": _finite(measured.median_ns),
-        "baseline_median_ns": _finite(measured.baseline_median_ns),
-        "speedup": _finite(measured.speedup),
-        "speedup_low": _finite(low),
-        "speedup_high": _finite(high),
-        "max_error": _finite(measured.max_error),
-        "times_ns": _times(measured.times_ns),
-        "baseline_ns": _times(measured.baseline_ns),
-        "prepare_ns": int64(measured.prepare_ns),
-        "build_ns": int64(measured.build_ns),
-        "workspace_bytes": int64(measured.workspace_bytes),
-        "contended": measured.contended,
-        "job": record.job,
-        "repetition": int64(record.repetition),
-        "source": record.source,
-        "measured_at": record.measured_at,
-    }
+    return (
+        record.uid,
+        record.workload.key,
+        record.hardware.key,
+        record.environment.key,
+        record.config.key,
+        record.spec.key,
+        record.kernel_revision,
+        record.stage.value,
+        measured.status.value,
+        storable(measured.message),
+        _finite(measured.median_ns),
+        _finite(measured.baseline_median_ns),
+        _finite(measured.speedup),
+        _finite(low),
+        _finite(high),
+        _finite(measured.max_error),
+        _times(measured.times_ns),
+        _times(measured.baseline_ns),
+        int64(measured.prepare_ns),
+        int64(measured.build_ns),
+        int64(measured.workspace_bytes),
+        measured.contended,
+        record.job,
+        int64(record.repetition),
+        record.source,
+        record.measured_at,
+    )
 
 
 def workload_of(op: str, dims: str) -> Workload | None:

@@ -88,14 +88,14 @@ class SqlStore(Store):
         batch = list(records)
         if not batch:
             return 0
-        measured = [rows.measurement_row(record) for record in batch]
+        measured = [rows.measurement_values(record) for record in batch]
         nouns, keys = self._unknown(batch)
         with translated(self.where), writing(self._engine) as connection:
             for table, found in nouns.items():
-                self._insert[table](connection, list(found.values()))
+                self._insert[table](connection, [tuple(row.values()) for row in found.values()])
             self._describe_better(connection, nouns[schema.hardware].values())
             added = self._insert[schema.measurements](connection, measured)
-            self._decisions.update(connection, measured)
+            self._decisions.update(connection, batch)
         if len(self._known) > KNOWN_KEYS:
             self._known.clear()
         self._known |= keys  # only now: what was rolled back is not stored
