@@ -110,13 +110,13 @@ def _seeds(space: SearchSpace, m: int, n: int, k: int) -> list[dict[str, ParamVa
     vector = _number(space.parameters["vector"][0])
     seeds: list[dict[str, ParamValue]] = []
     for tile in _seed_tiles(space, m):
-        for overrides in _seed_variants(m, k):
+        for overrides in [*_seed_variants(m, k), *_gemm_variants(space)]:
             seed: dict[str, ParamValue] = {
                 "tile": tile, "vector": vector, "unroll": 4, "prefetch": 0, "kc": 0, "mc": 0, "nc": 0,
                 "pack_a": 0, "split": "n", "threads": threads, "chunks": 1 if threads == 1 else 4,
             }  # fmt: skip
             if "pack_b" in space.parameters:
-                seed["pack_b"] = space.parameters["pack_b"][-1]
+                seed["pack_b"] = 1
             seed.update(overrides)
             seed["pack_a"] = seed["pack_a"] if seed["pack_a"] in space.parameters["pack_a"] else 1
             for chunks in (seed["chunks"], 2, 1):
@@ -145,6 +145,16 @@ def _seed_variants(m: int, k: int) -> list[Mapping[str, ParamValue]]:
     if m <= GEMV_ROWS:
         return [{}, {"prefetch": 16}]
     return [{}, {"kc": 256}, {"kc": 512, "pack_a": 1}] if k > 512 else [{}, {"pack_a": 1}]
+
+
+def _gemm_variants(space: SearchSpace) -> list[Mapping[str, ParamValue]]:
+    """One batch entry per task, and B read in place: what a constant weight does not need."""
+    variants: list[Mapping[str, ParamValue]] = []
+    if "batch" in space.parameters["split"]:
+        variants += [{"split": "batch"}, {"split": "batch", "pack_a": 1}]
+    if 0 in space.parameters.get("pack_b", ()):
+        variants.append({"pack_b": 0})
+    return variants
 
 
 def _pair(value: ParamValue) -> tuple[int, int]:
