@@ -15,6 +15,7 @@ import importlib
 from functools import cache
 
 from autotune.errors import InvalidInput, Unavailable
+from autotune.noun import fields
 from autotune.types import Workload
 
 TYPE_CHECKING = False
@@ -100,7 +101,7 @@ def parse_workload(spec: str) -> Workload:
         raise InvalidInput("a workload is written like: linear m=1 n=4096 k=1024 dtype=f32")
     kind = op(words[0]).workload
     dims: dict[str, Any] = {}
-    types = {name: str(item.type) for name, item in kind.__dataclass_fields__.items()}
+    types = {item.name: item.type for item in fields(kind)}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals or name in dims:

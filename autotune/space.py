@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from autotune.errors import InvalidInput
-from autotune.noun import Noun
+from autotune.noun import Noun, noun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ else:
     Params = Constraint = object  # to be imported by name; only annotations use them
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class SearchSpace(Noun):
     """`parameters`: name → the values it may take, in order of size or preference.
 

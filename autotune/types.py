@@ -12,7 +12,6 @@ imports that cost more than they do.
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from types import MappingProxyType
 from autotune.canonical import canonical_json, content_key
 from autotune.dtypes import ITEMSIZE_BYTES
 from autotune.errors import InvalidInput
-from autotune.noun import Noun
+from autotune.noun import Noun, field, fields, noun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,9 +110,9 @@ class _Traits:
     choices: Mapping[str, tuple[str, ...]] = {}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Workload(Noun, _Traits):
-    """One op with its shapes, dtype and layout. Each op has a subclass: a frozen dataclass (`eq=False`).
+    """One op with its shapes, dtype and layout. Each op has a subclass: a `noun`, or a frozen dataclass.
 
     A subclass sets `op`. Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `bool` or `str` (one of
     `choices`). A field with a default that still has it is left out of the key and of the spec string, `dtype`
@@ -122,7 +121,7 @@ class Workload(Noun, _Traits):
 
     def __post_init__(self) -> None:
         values = []
-        for item in fields(self):
+        for item in fields(type(self)):
             value = getattr(self, item.name)
             kind = str(item.type)
             if kind == "int":
@@ -154,8 +153,8 @@ class Workload(Noun, _Traits):
         """The fields that are in the key: those without a default, `dtype`, and those that differ from it."""
         return {
             item.name: getattr(self, item.name)
-            for item in fields(self)
-            if item.default is MISSING or item.name == "dtype" or getattr(self, item.name) != item.default
+            for item in fields(type(self))
+            if item.required or item.name == "dtype" or getattr(self, item.name) != item.default
         }
 
     @cached_property
@@ -192,7 +191,7 @@ class Workload(Noun, _Traits):
         """The workload with these fields; raises `InvalidInput` for unknown or missing ones."""
         known = {item.name: item for item in fields(cls)}
         unknown = [name for name in dims if name not in known]
-        missing = [name for name, item in known.items() if item.default is MISSING and name not in dims]
+        missing = [name for name, item in known.items() if item.required and name not in dims]
         if unknown:
             raise InvalidInput(f"{cls.op} has no field {unknown[0]!r}; its fields are {', '.join(known)}")
         if missing:
@@ -212,7 +211,7 @@ def _freeze(name: str, value: Any) -> ParamValue:
     raise InvalidInput(f"parameter {name} must be a bool, int, float, str or tuple of them, not {value!r}")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Config(Noun):
     """One way to compute: algorithm, its parameters by name and value, and the device (placement)."""
 
@@ -246,7 +245,7 @@ class Config(Noun):
         return f"{self.algorithm}{' ' + words if words else ''}{where}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Cache(Noun):
     """One cache level as one core sees it: size in bytes, and how many logical CPUs share it."""
 
@@ -255,7 +254,7 @@ class Cache(Noun):
     shared_by: int = 1
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class HardwareProfile(Noun):
     """What the silicon is and what we may use of it.
 
@@ -318,7 +317,7 @@ class HardwareProfile(Noun):
         return max((c.size_bytes for c in self.caches if c.level == level), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        out = {item.name: getattr(self, item.name) for item in fields(type(self))}
         out["isa"] = list(self.isa)
         out["caches"] = [{"level": c.level, "size_bytes": c.size_bytes, "shared_by": c.shared_by} for c in self.caches]
         out["peak_gflops"] = dict(self.peak_gflops)
@@ -333,7 +332,7 @@ class HardwareProfile(Noun):
         return cls(**values)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Environment(Noun):
     """The software identity. Every field is in the key; kernel revisions are per algorithm and stand in the record."""
 
@@ -348,7 +347,7 @@ class Environment(Noun):
     system: str = "linux"
 
     def to_json(self) -> dict[str, Any]:
-        out = {item.name: getattr(self, item.name) for item in fields(self)}
+        out = {item.name: getattr(self, item.name) for item in fields(type(self))}
         out["libraries"] = list(self.libraries)
         return out
 
@@ -364,7 +363,7 @@ class Environment(Noun):
         return content_key({name: value for name, value in self.to_json().items() if value})
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Choice(Noun):
     """One decided config of a (workload, hardware, environment): what lookup chooses among."""
 
@@ -378,7 +377,7 @@ class Choice(Noun):
     contended: bool = False
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Answer(Noun):
     """What lookup returns: a config, where it comes from, what to expect of it, and why.
 

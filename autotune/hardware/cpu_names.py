@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from autotune.noun import Noun
+from autotune.noun import Noun, noun
 
 _X86_VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "HygonGenuine": "Hygon", "CentaurHauls": "Centaur"}
 
@@ -26,7 +25,7 @@ _ARM_PARTS = {
 """For people only: parts that are not listed are shown by their number."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Silicon(Noun):
     """`name` for people; `vendor`, `arch` and `model` are part of the machine's key."""
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from autotune import settings
 from autotune.hardware.sysfs import cpu_list, number, read
-from autotune.noun import Noun
+from autotune.noun import Noun, noun
 
 _UNLIMITED_BYTES = 1 << 60  # cgroup v1 writes "no limit" as 2^63 less a page
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Limits(Noun):
     """Each source's figure, in CPUs or bytes; None where that source sets no limit."""
 

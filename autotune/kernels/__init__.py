@@ -8,9 +8,8 @@ returns a fresh tensor on every call and is called from one thread at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
-from autotune.noun import Noun
+from autotune.noun import Noun, noun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ else:
     Constants = object  # to be imported by name; only annotations use it
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Built(Noun):
     """A kernel ready to call, and the bytes it holds beyond the operands and the result (packed weights, scratch)."""
 

@@ -11,13 +11,12 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import dataclass
 from functools import cache
 
 from autotune import settings
 from autotune.canonical import content_key
 from autotune.errors import Unavailable
-from autotune.noun import Noun
+from autotune.noun import Noun, noun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ FLAGS = ("-O3", "-std=gnu++20", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-
 TIMEOUT_S = 60
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Compiler(Noun):
     """`command`: the words that start it. `identity`: name and version, part of every key."""
 

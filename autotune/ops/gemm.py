@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
+from autotune.noun import noun
 from autotune.ops import Op, typical_product
 from autotune.types import StrideClass, Workload
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 LAYOUTS = tuple(layout.value for layout in StrideClass)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Gemm(Workload):
     """A matrix product, batched when `batch` > 1. Layouts are the stride classes of the last two dimensions."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
+from autotune.noun import noun
 from autotune.ops import Op, typical_product
 from autotune.ops.activations import ACTIVATIONS, apply_activation
 from autotune.types import StrideClass, Workload
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LAYOUTS = tuple(layout.value for layout in StrideClass)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@noun
 class Linear(Workload):
     """A linear layer: m rows of input (batch x sequence flattened), n outputs, k inputs.
 
