@@ -34,10 +34,28 @@ def ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
 
 
 def eligible(choices: Iterable[Choice], default: Config, max_error: float) -> tuple[Choice, ...]:
-    """The choices that may be served under that error budget, best first; the default, if decided, last."""
+    """The choices that may be served under that error budget, best first; the default, if decided, last.
+
+    The default is 1.00x itself by definition, whatever its own pairs said.
+    """
     choices = tuple(choices)
     kept = ranked(c for c in choices if c.config != default and c.max_error <= max_error and is_gain(c))
-    return (*kept, *(c for c in choices if c.config == default))
+    return (*kept, *(_as_itself(c) for c in choices if c.config == default))
+
+
+def _as_itself(default: Choice) -> Choice:
+    from autotune.types import Choice
+
+    return Choice(
+        default.config,
+        default.kernel_revision,
+        default.expected_ns,
+        default.expected_ns,
+        1.0,
+        (1.0, 1.0),
+        default.max_error,
+        default.contended,
+    )
 
 
 def is_gain(choice: Choice) -> bool:

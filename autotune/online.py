@@ -63,6 +63,7 @@ def refresh() -> None:
         _quarantined.clear()
         _warned.clear()
         environment.forget()
+        hardware.forget()
 
 
 def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | None) -> Answer:
@@ -102,27 +103,16 @@ def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], bud
         return None
     eligible = decide.eligible(current, default, budget)
     source = os.path.basename(path)
-    if not eligible or eligible[0].config == default:
-        measured = next((c for c in current if c.config == default), None)
-        time_ns = measured.expected_ns if measured else current[0].baseline_ns
-        return Answer(
-            workload,
-            default,
-            Origin.EXACT,
-            "measured: nothing within the error budget beat the default",
-            time_ns,
-            1.0,
-            (1.0, 1.0),
-            measured.max_error if measured else None,
-            source,
-            builder=build,
-        )
+    stays = "measured: nothing within the error budget beat the default"
+    if not eligible:  # nothing is faster, and the default's own measurement is missing: merged from parts, say
+        time_ns = current[0].baseline_ns
+        return Answer(workload, default, Origin.EXACT, stays, time_ns, 1.0, (1.0, 1.0), source=source, builder=build)
     best = eligible[0]
     return Answer(
         workload,
         best.config,
         Origin.EXACT,
-        f"measured here: {best.speedup:.2f}x the default",
+        stays if best.config == default else f"measured here: {best.speedup:.2f}x the default",
         best.expected_ns,
         best.speedup,
         best.interval,

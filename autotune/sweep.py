@@ -274,7 +274,8 @@ class _Job:
         default = op.default(workload)
         best = decide.eligible(choices, default, op.tolerance(workload))
         winner = best[0] if best and best[0].config != default else None
-        default_ns = next((c.baseline_ns for c in choices), None)
+        # the default's own measurement comes last in `eligible`; without it, what a rival was paired with
+        default_ns = best[-1].baseline_ns if best else next((c.baseline_ns for c in choices), None)
         return JobResult(workload, state, winner, default_ns, trials, self.failures, time.monotonic() - begin)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,27 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     sys.modules.pop("autotune_test_plugin", None)
     registry.forget()
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """File permissions do not bind root: become nobody for a while."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def readable(tmp_path: Path) -> Iterator[Path]:
+    """A folder that anybody may read and nobody but its owner may write."""
+    parents = [p for p in (tmp_path, *tmp_path.parents) if p.stat().st_mode & 0o005 != 0o005]
+    modes = [p.stat().st_mode for p in parents]
+    for parent in parents:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    yield tmp_path
+    for parent, mode in zip(parents, modes, strict=True):
+        parent.chmod(mode)

@@ -25,10 +25,7 @@ from autotune.errors import InvalidInput
 from autotune.measure.local import LocalRunner
 from autotune.store.sql import open_store
 from tests import store_samples as sample
-from tests.conftest import PLUGIN
-from tests.test_store_sqlite import readable, without_privileges
-
-__all__ = ["readable"]  # a fixture
+from tests.conftest import PLUGIN, without_privileges
 
 LINEAR = "linear m=1 n=4096 k=1024"
 SCALE = "scale n=64"

@@ -17,7 +17,7 @@ from autotune import hardware
 from autotune.errors import Unavailable
 from autotune.kernels import compiler, tiled
 from autotune.ops.linear import Linear
-from tests.test_store_sqlite import without_privileges
+from tests.conftest import without_privileges
 
 ANSWER = 'extern "C" int answer() { return ANSWER; }\n'
 

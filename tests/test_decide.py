@@ -22,7 +22,7 @@ def choice(number: int, speedup: float, low: float | None = None, error: float =
 
 
 def default_choice() -> Choice:
-    return Choice(DEFAULT, "1", 1000.0, 1000.0, 1.0, (0.99, 1.01), 1e-7)
+    return Choice(DEFAULT, "1", 1000.0, 990.0, 0.99, (0.98, 1.01), 1e-7)
 
 
 def numbers(choices: tuple[Choice, ...]) -> list[Any]:
@@ -73,7 +73,12 @@ def test_ties_go_to_fewer_threads_then_to_the_smaller_key() -> None:
 )
 def test_c43_a_config_that_is_no_certain_gain_is_not_served(speedup: float, low: float) -> None:
     assert eligible([choice(1, speedup, low)], DEFAULT, 1.0) == ()
-    assert eligible([choice(1, speedup, low), default_choice()], DEFAULT, 1.0) == (default_choice(),)
+    assert numbers(eligible([choice(1, speedup, low), default_choice()], DEFAULT, 1.0)) == ["default"]
+
+
+def test_the_default_is_as_fast_as_itself_whatever_its_pairs_said() -> None:
+    (served,) = eligible([default_choice()], DEFAULT, 1.0)
+    assert (served.speedup, served.interval, served.baseline_ns) == (1.0, (1.0, 1.0), served.expected_ns)
 
 
 def test_a_certain_gain_is_served() -> None:

@@ -18,9 +18,10 @@ from autotune.errors import Incompatible, InvalidInput, Unavailable
 from autotune.snapshot import Snapshot
 from autotune.store.sql import open_store
 from tests import store_samples as sample
-from tests.test_store_sqlite import path, readable, set_revision, without_privileges
+from tests.conftest import without_privileges
+from tests.test_store_sqlite import path, set_revision
 
-__all__ = ["path", "readable"]  # fixtures
+__all__ = ["path"]  # a fixture
 
 
 def fill(where: str | Path, count: int = 4) -> None:

@@ -7,9 +7,10 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -20,12 +21,14 @@ from sqlalchemy import Column, Integer, MetaData, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from autotune import registry
 from autotune.dbschema import SCHEMA_REVISION
 from autotune.errors import Incompatible, InvalidInput, Unavailable
 from autotune.store import Store, engine, reader, rows, schema, sql
 from autotune.store.sql import SqlStore, open_store, upgrade_store
 from autotune.types import Config, Measurement, Stage, Status
 from tests import store_samples as sample
+from tests.conftest import without_privileges
 from tests.store_contract import StoreContract
 from tests.store_workers import add_batches, add_until_killed
 
@@ -56,30 +59,6 @@ def test_pages_make_no_difference(path: str, page: int, monkeypatch: pytest.Monk
         assert list(store.records(sample.WORKLOAD.key)) == records
         ours = [record for record in records if record.hardware == sample.HARDWARE]
         assert list(store.records(*sample.IDENTITY)) == ours
-
-
-@contextmanager
-def without_privileges() -> Iterator[None]:
-    """File permissions do not bind root: become nobody for a while."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-@pytest.fixture
-def readable(tmp_path: Path) -> Iterator[Path]:
-    """A folder that anybody may read and nobody but its owner may write."""
-    parents = [p for p in (tmp_path, *tmp_path.parents) if p.stat().st_mode & 0o005 != 0o005]
-    modes = [p.stat().st_mode for p in parents]
-    for parent in parents:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    yield tmp_path
-    for parent, mode in zip(parents, modes, strict=True):
-        parent.chmod(mode)
 
 
 # Opening
@@ -349,6 +328,19 @@ def test_flops_beyond_64_bits_are_clamped(path: str) -> None:
         store.add([sample.record(workload=Linear(1 << 40, 1 << 40, 1 << 40))])
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT flops, bytes FROM workloads").fetchall() == [(2**63 - 1, 2**63 - 1)]
+
+
+def test_the_best_view_shows_what_lookup_serves(path: str) -> None:
+    default = registry.op("linear").default(sample.WORKLOAD)
+    lossy, exact = sample.config(1), sample.config(2)
+    with open_store(path) as store:
+        store.add([sample.record(sample.ok(ratio=1.0), config=default)])
+        store.add([sample.record(replace(sample.ok(ratio=9.0), max_error=0.05), config=lossy)])
+        with closing(sqlite3.connect(path)) as connection:
+            query = "SELECT algorithm, params, beats_default FROM best_configs"
+            assert connection.execute(query).fetchall() == [("torch", "{}", 0)]
+            store.add([sample.record(sample.ok(ratio=1.5), config=exact)])
+            assert connection.execute(query).fetchall() == [(exact.algorithm, exact.params_json, 1)]
 
 
 def test_views_are_for_people(path: str) -> None:

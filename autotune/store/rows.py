@@ -53,6 +53,12 @@ def storable(text: str) -> str:
 
 
 def workload_row(workload: Workload) -> Columns:
+    try:
+        op = registry.op(workload.op)
+    except (InvalidInput, Unavailable):  # kept all the same; only the views for people lack its verdict
+        tolerance, default = None, ""
+    else:
+        tolerance, default = op.tolerance(workload), op.default(workload).key
     return {
         "key": workload.key,
         "op": workload.op,
@@ -61,6 +67,8 @@ def workload_row(workload: Workload) -> Columns:
         "dtype": str(getattr(workload, "dtype", "")),
         "flops": int64(workload.flops),
         "bytes": int64(workload.bytes),
+        "tolerance": tolerance,
+        "default_config": default,
     }
 
 

@@ -60,6 +60,8 @@ workloads = Table(
     Column("dtype", Text, nullable=False),
     Column("flops", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    Column("tolerance", Double),  # the op's default error budget; NULL when the op is not installed
+    Column("default_config", Text, nullable=False),  # key of the framework's own config; "" likewise
 )
 
 hardware = Table(

@@ -16,9 +16,9 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# The fastest decided config of each workload and machine. Those that beat the default by 2 % and beyond their interval
-# come first; where none does (beats_default = 0), the default is what is served. For people: lookup also looks at
-# errors, ties and kernel revisions.
+# What lookup serves for each workload and machine: the fastest decided config that beats the default by 2 % and beyond
+# its interval, with no more error than rounding explains; where none does (beats_default = 0), the default. For
+# people: lookup also breaks ties, takes other error budgets and looks at kernel revisions.
 BEST_CONFIGS = """
 CREATE VIEW best_configs AS
 SELECT w.op, w.spec AS workload, h.name AS hardware, h.allowed_cpus, e.framework, c.algorithm, c.params, c.placement,
@@ -26,12 +26,17 @@ SELECT w.op, w.spec AS workload, h.name AS hardware, h.allowed_cpus, e.framework
        b.contended, b.kernel_revision, b.measured_at,
        b.workload_key, b.hardware_key, b.environment_key, b.config_key
 FROM (
-    SELECT best.*, CASE WHEN speedup >= 1.02 AND speedup_low > 1 THEN 1 ELSE 0 END AS beats_default,
-           row_number() OVER (
+    SELECT ranked.*, row_number() OVER (
                PARTITION BY workload_key, hardware_key, environment_key
-               ORDER BY CASE WHEN speedup >= 1.02 AND speedup_low > 1 THEN 0 ELSE 1 END, speedup DESC, config_key
+               ORDER BY beats_default DESC, is_default DESC, speedup DESC, config_key
            ) AS place
-    FROM best
+    FROM (
+        SELECT d.*,
+               CASE WHEN d.config_key <> v.default_config AND d.speedup >= 1.02 AND d.speedup_low > 1
+                         AND d.max_error <= v.tolerance THEN 1 ELSE 0 END AS beats_default,
+               CASE WHEN d.config_key = v.default_config THEN 1 ELSE 0 END AS is_default
+        FROM best AS d JOIN workloads AS v ON v.key = d.workload_key
+    ) AS ranked
 ) AS b
 JOIN workloads AS w ON w.key = b.workload_key
 JOIN hardware AS h ON h.key = b.hardware_key
@@ -101,6 +106,8 @@ def upgrade() -> None:
         "workloads",
         *map(text, ("key", "op", "spec", "dims", "dtype")),
         *map(count, ("flops", "bytes")),
+        figure("tolerance"),
+        text("default_config"),
         sa.PrimaryKeyConstraint("key"),
     )
     op.create_table(

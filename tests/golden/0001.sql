@@ -78,7 +78,7 @@ CREATE TABLE jobs (
  WITHOUT ROWID
 
 ;
-INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 21:19:35.899386');
+INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 21:41:16.423603');
 CREATE TABLE measurements (
 	uid TEXT NOT NULL, 
 	workload_key TEXT NOT NULL, 
@@ -120,10 +120,12 @@ CREATE TABLE workloads (
 	dtype TEXT NOT NULL, 
 	flops BIGINT NOT NULL, 
 	bytes BIGINT NOT NULL, 
+	tolerance DOUBLE, 
+	default_config TEXT NOT NULL, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "workloads" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','linear','linear m=1 n=4096 k=1024 dtype=f32','{"dtype":"f32","k":1024,"m":1,"n":4096}','f32',8388608,16797696);
-INSERT INTO "workloads" VALUES('7fff3caf1f4477127977e884d7468ec8','gemm','gemm m=320 n=2560 k=3072 batch=8 dtype=f32 b_layout=expanded','{"b_layout":"expanded","batch":8,"dtype":"f32","k":3072,"m":320,"n":2560}','f32',40265318400,309329920);
+INSERT INTO "workloads" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','linear','linear m=1 n=4096 k=1024 dtype=f32','{"dtype":"f32","k":1024,"m":1,"n":4096}','f32',8388608,16797696,1.54972076416015625e-05,'846fe62d983dbd34498e272e8379447e');
+INSERT INTO "workloads" VALUES('7fff3caf1f4477127977e884d7468ec8','gemm','gemm m=320 n=2560 k=3072 batch=8 dtype=f32 b_layout=expanded','{"b_layout":"expanded","batch":8,"dtype":"f32","k":3072,"m":320,"n":2560}','f32',40265318400,309329920,2.66674164973278380306e-05,'846fe62d983dbd34498e272e8379447e');
 CREATE INDEX measurements_fastest ON measurements (workload_key, hardware_key, environment_key, median_ns) WHERE status = 'OK';
 CREATE INDEX measurements_identity ON measurements (workload_key, hardware_key, environment_key, config_key);
 CREATE INDEX measurements_by_time ON measurements (measured_at, uid);
@@ -133,12 +135,17 @@ SELECT w.op, w.spec AS workload, h.name AS hardware, h.allowed_cpus, e.framework
        b.contended, b.kernel_revision, b.measured_at,
        b.workload_key, b.hardware_key, b.environment_key, b.config_key
 FROM (
-    SELECT best.*, CASE WHEN speedup >= 1.02 AND speedup_low > 1 THEN 1 ELSE 0 END AS beats_default,
-           row_number() OVER (
+    SELECT ranked.*, row_number() OVER (
                PARTITION BY workload_key, hardware_key, environment_key
-               ORDER BY CASE WHEN speedup >= 1.02 AND speedup_low > 1 THEN 0 ELSE 1 END, speedup DESC, config_key
+               ORDER BY beats_default DESC, is_default DESC, speedup DESC, config_key
            ) AS place
-    FROM best
+    FROM (
+        SELECT d.*,
+               CASE WHEN d.config_key <> v.default_config AND d.speedup >= 1.02 AND d.speedup_low > 1
+                         AND d.max_error <= v.tolerance THEN 1 ELSE 0 END AS beats_default,
+               CASE WHEN d.config_key = v.default_config THEN 1 ELSE 0 END AS is_default
+        FROM best AS d JOIN workloads AS v ON v.key = d.workload_key
+    ) AS ranked
 ) AS b
 JOIN workloads AS w ON w.key = b.workload_key
 JOIN hardware AS h ON h.key = b.hardware_key
