@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError, Incompatible, InvalidInput, Unavailable
     from autotune.hardware import detect
     from autotune.online import lookup, refresh
+    from autotune.ops.conv2d import Conv2d
     from autotune.ops.gemm import Gemm
     from autotune.ops.linear import Linear
     from autotune.registry import parse_workload
@@ -25,6 +26,7 @@ _HOMES = {
     "refresh": "autotune.online",
     "Linear": "autotune.ops.linear",
     "Gemm": "autotune.ops.gemm",
+    "Conv2d": "autotune.ops.conv2d",
     "parse_workload": "autotune.registry",
     "detect": "autotune.hardware",
     "AutotuneError": "autotune.errors",
@@ -43,6 +45,7 @@ __all__ = [
     "Answer",
     "AutotuneError",
     "Config",
+    "Conv2d",
     "Gemm",
     "HardwareProfile",
     "Incompatible",

@@ -30,6 +30,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "ops": {
         "linear": "autotune.ops.linear:LinearOp",
         "gemm": "autotune.ops.gemm:GemmOp",
+        "conv2d": "autotune.ops.conv2d:Conv2dOp",
     },
     "algorithms": {
         "torch": "autotune.kernels.framework:Framework",
@@ -110,15 +111,19 @@ def parse_workload(spec: str) -> Workload:
     return kind.from_dims(dims)
 
 
-def _parse_value(name: str, value: str, kind: str) -> int | bool | str:
+def _parse_value(name: str, value: str, kind: str) -> Any:
     if kind == "bool":
         lowered = value.lower()
         if lowered not in ("0", "1", "true", "false"):
             raise InvalidInput(f"{name}={value} must be 0 or 1")
         return lowered in ("1", "true")
-    if kind == "int":
+    if kind in ("int", "Pair", "Sides"):
+        parts = value.split(",") if kind != "int" else [value]
         try:
-            return int(value)
+            numbers = tuple(int(part) for part in parts)
         except ValueError:
+            if kind == "Sides" and value.isalpha():
+                return value  # "same" or "valid": the op resolves it
             raise InvalidInput(f"{name}={value} must be a whole number") from None
+        return numbers[0] if len(numbers) == 1 else numbers
     return value

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from autotune.records import BenchmarkSpec, Measurement, Stage, Status, TuningRecord, utc_now
 
     ParamValue: TypeAlias = "bool | int | float | str | tuple[ParamValue, ...]"
+    Pair: TypeAlias = int | tuple[int, int]  # one number for both: (vertical, horizontal)
+    Sides: TypeAlias = int | str | tuple[int, int] | tuple[int, int, int, int]  # likewise: (top, bottom, left, right)
 else:
-    ParamValue = object
+    ParamValue = Pair = Sides = object
 
 __all__ = [
     "INT64_MAX",
@@ -92,6 +94,27 @@ def _as_int(name: str, value: Any, low: int) -> int:
     return int(number)
 
 
+def _as_pair(name: str, value: Any, low: int) -> tuple[int, int]:
+    """(vertical, horizontal) from one number for both, or two."""
+    if isinstance(value, (tuple, list)):
+        if len(value) != 2:
+            raise InvalidInput(f"{name} takes one number, or two (vertical, horizontal), not {value!r}")
+        return _as_int(name, value[0], low), _as_int(name, value[1], low)
+    number = _as_int(name, value, low)
+    return number, number
+
+
+def _as_sides(name: str, value: Any, low: int) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) from one number for all, two (vertical, horizontal), or four."""
+    if isinstance(value, (tuple, list)) and len(value) == 4:
+        top, bottom, left, right = (_as_int(name, side, low) for side in value)
+        return top, bottom, left, right
+    if isinstance(value, (tuple, list)) and len(value) != 2:
+        raise InvalidInput(f"{name} takes one number, two, or four (top, bottom, left, right), not {value!r}")
+    vertical, horizontal = _as_pair(name, value, low)
+    return vertical, vertical, horizontal, horizontal
+
+
 def _as_bool(name: str, value: Any) -> bool:
     try:
         known = value in (True, False)
@@ -110,13 +133,20 @@ class _Traits:
     choices: Mapping[str, tuple[str, ...]] = {}
 
 
+def _spelled(value: Any) -> str:
+    """A field's value in a spec string: 1 for true, 2,1 for a pair, one number where all are equal."""
+    if isinstance(value, tuple):
+        return str(value[0]) if len(set(value)) == 1 else ",".join(map(str, value))
+    return str(int(value) if isinstance(value, bool) else value)
+
+
 @noun
 class Workload(Noun, _Traits):
     """One op with its shapes, dtype and layout. Each op has a subclass: a `noun`, or a frozen dataclass.
 
-    A subclass sets `op`. Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `bool` or `str` (one of
-    `choices`). A field with a default that still has it is left out of the key and of the spec string, `dtype`
-    excepted, so that adding a field later changes no existing key.
+    A subclass sets `op`. Fields are `int` (dimensions, ≥ 0 unless `minimum` says more), `Pair`, `Sides`, `bool`
+    or `str` (one of `choices`). A field with a default that still has it is left out of the key and of the spec
+    string, `dtype` excepted, so that adding a field later changes no existing key.
     """
 
     def __post_init__(self) -> None:
@@ -128,6 +158,10 @@ class Workload(Noun, _Traits):
                 value = _as_int(item.name, value, self.minimum.get(item.name, 0))
             elif kind == "bool":
                 value = _as_bool(item.name, value)
+            elif kind == "Pair":
+                value = _as_pair(item.name, value, self.minimum.get(item.name, 0))
+            elif kind == "Sides":
+                value = _as_sides(item.name, value, self.minimum.get(item.name, 0))
             else:
                 allowed = ITEMSIZE_BYTES if item.name == "dtype" else self.choices[item.name]
                 value = value.value if isinstance(value, Enum) else value
@@ -149,7 +183,7 @@ class Workload(Noun, _Traits):
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Workload) and self._identity == other._identity)  # type: ignore[attr-defined]  # set in __post_init__
 
-    def dims(self) -> dict[str, int | bool | str]:
+    def dims(self) -> dict[str, int | bool | str | tuple[int, ...]]:
         """The fields that are in the key: those without a default, `dtype`, and those that differ from it."""
         return {
             item.name: getattr(self, item.name)
@@ -165,7 +199,7 @@ class Workload(Noun, _Traits):
     @property
     def spec(self) -> str:
         """The spec string, e.g. `linear m=1 n=4096 k=1024 dtype=f32`; `registry.parse_workload` reads it back."""
-        words = (f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in self.dims().items())
+        words = (f"{name}={_spelled(value)}" for name, value in self.dims().items())
         return " ".join((self.op, *words))
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ TORCH_OPTIONS: dict[str, tuple[Config, ...]] = {
 
 def workloads(op: str, names: list[str], max_m: int | None) -> list[Workload]:
     found = [w for name in names for w in suites.load(name).workloads if w.op == op]
-    kept = [w for w in found if max_m is None or int(w.dims()["m"]) <= max_m]
+    kept = [w for w in found if max_m is None or getattr(w, "m", 0) <= max_m]
     return list(dict.fromkeys(kept))
 
 

@@ -17,6 +17,8 @@ from autotune.measure.pairs import time_pairs
 from autotune.types import Config, Measurement, Stage, Status
 
 if TYPE_CHECKING:
+    import torch
+
     from autotune.ops import Kernel
 
 CHECK_CASES = 2
@@ -76,7 +78,7 @@ class Bench:
 
         self._phase("check")
         try:
-            verdict = check(built.call, self._cases, algorithm.error_bound(workload))
+            verdict = check(built.call, self._cases, algorithm.error_bound(workload), self._problem)
         except Exception as error:
             verdict = Verdict(Status.RUN_FAILED, _told(error), None)
         if verdict.status is not Status.OK and self._spoilt():
@@ -102,6 +104,10 @@ class Bench:
             contended=contended,
             **cost,
         )
+
+    def _problem(self, result: torch.Tensor) -> str:
+        workload = self.task.workload
+        return registry.op(workload.op).result_problem(workload, result)
 
     def _spoilt(self) -> bool:
         """Whether even the default is wrong now: a candidate wrote into operands."""

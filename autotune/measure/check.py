@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,11 +50,13 @@ def poisoned_allocations() -> Iterator[None]:
         deterministic.fill_uninitialized_memory = fill
 
 
-def check(kernel: Kernel, cases: list[Case], bound: float) -> Verdict:
+def check(
+    kernel: Kernel, cases: list[Case], bound: float, problem: Callable[[torch.Tensor], str] = lambda _: ""
+) -> Verdict:
     """Runs every case with poisoned outputs; the result of each is overwritten with NaN before the next.
 
     A kernel that leaves part of its output unwritten, reuses one buffer for all its results or returns another
-    shape or dtype gives WRONG_RESULT, whatever an aggregate would say.
+    shape or dtype gives WRONG_RESULT, whatever an aggregate would say. `problem` is asked about each result, too.
     """
     worst = 0.0
     earlier: list[torch.Tensor] = []
@@ -70,6 +72,9 @@ def check(kernel: Kernel, cases: list[Case], bound: float) -> Verdict:
             if result.shape != reference.shape:
                 wrong = f"the result has shape {list(result.shape)}, not {list(reference.shape)}"
                 return Verdict(Status.WRONG_RESULT, wrong, None)
+            told = problem(result)
+            if told:
+                return Verdict(Status.WRONG_RESULT, told, None)
             error = relative_error(result, reference, case.magnitude)
             if not error <= bound:
                 finite = error < float("inf")

@@ -57,6 +57,10 @@ class Op(ABC):
         """
         return 0.0
 
+    def result_problem(self, workload: Workload, result: torch.Tensor) -> str:
+        """What is wrong with a result besides its values, such as its memory layout; "" when nothing is."""
+        return ""
+
     constant_names: ClassVar[tuple[str, ...]] = ()
     """Names of the constants in the order `Answer.build` takes them; those after the first may be left out."""
 
