@@ -1,4 +1,4 @@
-"""The test class that every conv2d algorithm inherits: right within its stated error on awkward shapes, or refused with a reason.
+"""The class every conv2d algorithm inherits: right within its stated error on awkward shapes, or refused with a reason.
 
 class TestWinograd(ConvContract):
     algorithm = "winograd"
