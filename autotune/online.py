@@ -13,7 +13,7 @@ import os
 from _thread import allocate_lock  # threading's own, without the import
 
 from autotune import decide, environment, hardware, paths, registry, settings
-from autotune.errors import AutotuneError, InvalidInput
+from autotune.errors import AutotuneError, InvalidInput, Unavailable
 from autotune.snapshot import Snapshot
 from autotune.types import Answer, Choice, Config, HardwareProfile, Origin, Workload
 
@@ -171,6 +171,10 @@ def _warn(about: str, sentence: str) -> None:
 
 def build(answer: Answer, *operands: Any, **named: Any) -> Kernel:
     """What `Answer.build` does; see there."""
+    try:
+        import torch  # noqa: F401 - what kernels are built from and called with
+    except ImportError as error:
+        raise Unavailable(f"building a kernel needs torch: pip install 'autotune[tune]' ({error})") from None
     workload = answer.workload
     op = registry.op(workload.op)
     constants = op.named_constants(workload, operands, named)

@@ -436,7 +436,7 @@ class Answer(Noun):
 
         Needs torch. A config that cannot be built on this machine is set aside with one warning and the next
         best takes its place; the default always builds. Raises `InvalidInput` when the operands do not fit
-        the workload.
+        the workload, `Unavailable` without torch.
         """
         if self.builder is None:
             raise InvalidInput("this answer was not made by autotune.lookup and cannot build")

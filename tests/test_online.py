@@ -313,6 +313,24 @@ def test_when_nothing_measured_builds_the_default_does(store: SqlStore, monkeypa
     assert torch.equal(linear(x), F.linear(x, weight, bias))
 
 
+def test_without_torch_a_lookup_answers_and_building_says_what_is_missing(store: SqlStore) -> None:
+    store.add([default(), record(FAST, 500)])
+    store.close()
+    code = f"""
+import sys
+sys.modules["torch"] = None
+import autotune
+answer = autotune.lookup({WORKLOAD.spec!r})
+try:
+    answer.build(None)
+except autotune.Unavailable as error:
+    print(answer.origin, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'autotune[tune]'" in done.stdout
+
+
 # ---- processes and threads ---------------------------------------------------------------------------------
 
 
