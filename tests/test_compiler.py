@@ -300,3 +300,48 @@ def test_the_revision_of_several_sources_changes_with_each(tmp_path: Path) -> No
     assert both != compiler.source_revision(str(one))
     other.write_text("int c;")
     assert compiler.source_revision(str(one), str(other)) != both
+
+
+# Headers
+
+
+@pytest.fixture
+def with_headers(tmp_path: Path, source: str) -> str:
+    """A source whose answer comes from a header that a header includes."""
+    (tmp_path / "answer.hpp").write_text('#pragma once\n  #  include "number.hpp"\n')
+    (tmp_path / "number.hpp").write_text('#pragma once\n#include "answer.hpp"\ninline int number() { return 5; }\n')
+    Path(source).write_text('#include <cstdint>\n#include "answer.hpp"\nextern "C" int answer() { return number(); }\n')
+    return source
+
+
+@needs_compiler
+def test_a_changed_header_is_another_object(tmp_path: Path, with_headers: str) -> None:
+    path, revision = compiler.shared_library(with_headers, {}), compiler.source_revision(with_headers)
+    assert ctypes.CDLL(path).answer() == 5
+    header = tmp_path / "number.hpp"
+    header.write_text(header.read_text().replace("5", "6"))
+    assert compiler.source_revision(with_headers) != revision
+    other = compiler.shared_library(with_headers, {})
+    assert other != path
+    assert ctypes.CDLL(other).answer() == 6
+
+
+def test_an_explained_header_keeps_the_revision(tmp_path: Path, with_headers: str) -> None:
+    revision = compiler.source_revision(with_headers)
+    (tmp_path / "number.hpp").write_text("// why five\n" + (tmp_path / "number.hpp").read_text())
+    assert compiler.source_revision(with_headers) == revision
+
+
+@needs_compiler
+def test_headers_of_the_package_are_found_from_anywhere(source: str) -> None:
+    defines = {"REAL": "float", "LANES": 4, "MR": 2, "NV": 1, "UNROLL": 1, "PREFETCH": 0, "ACT": 5}
+    Path(source).write_text('#include "tile.hpp"\nextern "C" int answer() { return (int)activate_one(7.5f); }\n')
+    assert "struct Tile" in compiler.source_text(source)
+    assert ctypes.CDLL(compiler.shared_library(source, defines)).answer() == 6
+
+
+@needs_compiler
+def test_a_missing_header_is_told_by_the_compiler(source: str) -> None:
+    Path(source).write_text('#include "nowhere.hpp"\n')
+    with pytest.raises(Unavailable, match=r"could not compile answer.cpp: .*nowhere.hpp"):
+        compiler.shared_library(source, {})

@@ -27,6 +27,7 @@ LAYERS = (
     # A module imports from layers above its own in this list, and from its own folder. "name" is a module or a
     # folder's __init__.py, "name.*" all modules inside the folder.
     ("language", ("errors", "canonical", "dtypes", "stats", "noun")),
+    ("workloads", ("workload",)),
     ("nouns", ("types",)),
     ("nouns of measuring", ("records",)),
     ("foundation", ("space", "registry", "settings", "paths", "decide", "dbschema", "ops", "ops.*")),
@@ -58,6 +59,7 @@ THIRD_PARTY = {
         "threadpoolctl": "function",
     },
     "foundation": {"torch": "function"},
+    "lookup": {"torch": "function"},  # only to build a kernel, and to say so where it is missing
     "machine": {"pynvml": "function"},
     "environment and models": {"torch": "function"},
     "implementations": {

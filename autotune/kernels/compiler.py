@@ -1,7 +1,7 @@
 """Finds a C++ compiler, and compiles one source with given defines into a cached shared library.
 
-The cache key holds everything that decides the object code: source text, defines, flags, compiler identity,
-and the silicon that `-march=native` resolves to. A cache folder shared with a lesser machine is therefore
+The cache key holds everything that decides the object code: source text with its quoted includes, defines,
+flags, compiler identity, and the silicon that `-march=native` resolves to. A cache folder shared with a lesser machine is therefore
 safe: that machine computes another key and compiles its own.
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 from functools import cache
 
-from autotune import settings
+from autotune import paths, settings
 from autotune.canonical import content_key
 from autotune.errors import Unavailable
 from autotune.noun import Noun, noun
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FLAGS = ("-O3", "-std=gnu++20", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Werror")
 TIMEOUT_S = 60
+HEADERS = paths.package_file("kernels", "cpp")
+"""Where quoted includes are looked for that are not beside the file that names them."""
 
 
 @noun
@@ -127,8 +129,7 @@ def shared_library(source_path: str, defines: Mapping[str, str | int], extra_fla
     compiler = find()
     if compiler is None:
         raise Unavailable(missing_reason())
-    with open(source_path, encoding="utf-8") as file:
-        source = file.read()
+    source = source_text(source_path)
     from autotune.hardware import detect
 
     silicon = detect()
@@ -151,7 +152,7 @@ def _compile(compiler: Compiler, source_path: str, flags: Sequence[str], target:
         with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as scratch:
             made = os.path.join(scratch, "kernel.so")
             done = subprocess.run(
-                [*compiler.command, *flags, "-o", made, source_path],
+                [*compiler.command, *flags, "-iquote", HEADERS, "-o", made, source_path],
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -177,16 +178,39 @@ def _write_atomically(path: str, data: bytes) -> None:
     os.replace(partial, path)
 
 
-def source_revision(*paths: str) -> str:
-    """Hash of sources without comments and white space: it changes when the code does, not when it is explained."""
-    return content_key([_code_only(path) for path in paths])
+def source_text(path: str) -> str:
+    """The source followed by every header of ours that it includes in quotes, directly or not, each once."""
+    import re
+
+    texts: dict[str, str] = {}
+
+    def read(file_path: str) -> None:
+        if file_path in texts:
+            return
+        with open(file_path, encoding="utf-8") as file:
+            texts[file_path] = text = file.read()
+        for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', text, flags=re.MULTILINE):
+            beside = os.path.join(os.path.dirname(file_path), name)
+            found = next((p for p in (beside, os.path.join(HEADERS, name)) if os.path.isfile(p)), None)
+            if found:  # one that is missing is for the compiler to tell
+                read(os.path.normpath(found))
+
+    read(os.path.normpath(path))
+    return "\n".join(texts.values())
+
+
+def source_revision(*sources: str) -> str:
+    """Hash of sources and their headers without comments and white space.
+
+    It changes when the code does, not when it is explained.
+    """
+    return content_key([_code_only(path) for path in sources])
 
 
 def _code_only(path: str) -> str:
     import re
 
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = source_text(path)
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", " ", text)
     return " ".join(text.split())

@@ -6,7 +6,8 @@ from autotune.dtypes import ITEMSIZE_BYTES, TORCH_NAMES, product_tolerance
 from autotune.errors import InvalidInput
 from autotune.noun import noun
 from autotune.ops import Op, typical_product
-from autotune.types import Pair, Sides, Workload
+from autotune.ops.constants import check_weight_and_bias
+from autotune.workload import Pair, Sides, Workload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,24 +201,8 @@ class Conv2dOp(Op):
         return f"the result is not {w.layout}: its strides are {list(result.stride())}"
 
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
-        import torch
-
         w = conv(workload)
-        weight, bias = constants.get("weight"), constants.get("bias")
-        want = getattr(torch, TORCH_NAMES[w.dtype])
-        shape = (w.k, w.c // w.groups, w.r, w.s)
-        if not isinstance(weight, torch.Tensor) or tuple(weight.shape) != shape:
-            found = list(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
-            raise InvalidInput(f"{w.spec} needs a weight of shape {list(shape)}, not {found}")
-        if weight.dtype != want:
-            raise InvalidInput(f"{w.spec} needs a {w.dtype} weight, not {weight.dtype}")
-        if weight.device.type != "cpu":
-            raise InvalidInput(f"{w.spec} was looked up for the CPU but its weight is on {weight.device}")
-        if (bias is not None) != w.bias:
-            wrong = "needs a bias" if w.bias else "has no bias"
-            raise InvalidInput(f"{w.spec} {wrong}: write bias={int(not w.bias)} in the workload if that is meant")
-        if bias is not None and (tuple(bias.shape) != (w.k,) or bias.dtype != want):
-            raise InvalidInput(f"{w.spec} needs a {w.dtype} bias of shape [{w.k}], not {bias.dtype} {list(bias.shape)}")
+        check_weight_and_bias(w.spec, constants, (w.k, w.c // w.groups, w.r, w.s), w.k, w.dtype, w.bias)
 
     def acceptor(self, workload: Workload) -> Callable[..., bool]:
         import torch

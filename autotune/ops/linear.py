@@ -9,6 +9,7 @@ from autotune.errors import InvalidInput
 from autotune.noun import noun
 from autotune.ops import Op, typical_product
 from autotune.ops.activations import ACTIVATIONS, apply_activation
+from autotune.ops.constants import check_weight_and_bias
 from autotune.types import StrideClass, Workload
 
 TYPE_CHECKING = False
@@ -111,23 +112,8 @@ class LinearOp(Op):
         return typical_product(inputs[0], weight, _linear(workload).k)
 
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
-        import torch
-
         w = _linear(workload)
-        weight, bias = constants.get("weight"), constants.get("bias")
-        want = getattr(torch, TORCH_NAMES[w.dtype])
-        if not isinstance(weight, torch.Tensor) or tuple(weight.shape) != (w.n, w.k):
-            found = list(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
-            raise InvalidInput(f"{w.spec} needs a weight of shape [{w.n}, {w.k}], not {found}")
-        if weight.dtype != want:
-            raise InvalidInput(f"{w.spec} needs a {w.dtype} weight, not {weight.dtype}")
-        if weight.device.type != "cpu":
-            raise InvalidInput(f"{w.spec} was looked up for the CPU but its weight is on {weight.device}")
-        if (bias is not None) != w.bias:
-            wrong = "needs a bias" if w.bias else "has no bias"
-            raise InvalidInput(f"{w.spec} {wrong}: write bias={int(not w.bias)} in the workload if that is meant")
-        if bias is not None and (tuple(bias.shape) != (w.n,) or bias.dtype != want):
-            raise InvalidInput(f"{w.spec} needs a {w.dtype} bias of shape [{w.n}], not {bias.dtype} {list(bias.shape)}")
+        check_weight_and_bias(w.spec, constants, (w.n, w.k), w.n, w.dtype, w.bias)
 
     def acceptor(self, workload: Workload) -> Callable[..., bool]:
         import torch
