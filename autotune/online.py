@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _NO_WORKLOAD = "lookup needs a workload such as autotune.Linear(m=1, n=4096, k=1024), not {!r}"
 
+WORTH_A_LAYOUT = 1.05
+"""Another layout is mentioned when it would be at least this much faster."""
+
 _memo: dict[Any, Answer] = {}
 _snapshots: dict[str, Snapshot | None] = {}
 _quarantined: set[tuple[str, str]] = set()  # (workload key, config key) that did not build here
@@ -87,7 +90,7 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
             if choices:
                 answer = _exact(workload, default, choices, budget, path)
                 if answer is not None:
-                    return answer
+                    return _advised(answer, snapshot, profile.key, software.key, budget)
                 reason = "measured with kernels of another revision"
             else:
                 reason = _near_miss(snapshot, workload) or reason
@@ -119,8 +122,24 @@ def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], bud
         best.max_error,
         source,
         eligible[1:],
-        build,
+        builder=build,
     )
+
+
+def _advised(answer: Answer, snapshot: Snapshot, hardware_key: str, environment_key: str, budget: float) -> Answer:
+    """The answer with a word on other layouts of its operands, where one was measured to be faster."""
+    op = registry.op(answer.workload.op)
+    for other in op.other_layouts(answer.workload):
+        choices = [
+            c
+            for c in snapshot.choices(other.key, hardware_key, environment_key)
+            if c.config == op.default(other) or _is_current(other, c)
+        ]
+        served = decide.eligible(choices, op.default(other), budget)
+        if served and answer.expected_ns and answer.expected_ns > served[0].expected_ns * WORTH_A_LAYOUT:
+            gain = answer.expected_ns / served[0].expected_ns
+            return answer.advised(f"{gain:.2f}x faster still for operands like {other.spec}, by {served[0].config}")
+    return answer
 
 
 def _is_current(workload: Workload, choice: Choice) -> bool:

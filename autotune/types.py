@@ -274,7 +274,13 @@ class Answer(Noun):
     max_error: float | None = None
     source: str = ""  # which database
     alternatives: tuple[Choice, ...] = ()  # next best, should the config not build here
+    advice: str = ""  # a layout of the operands that would be faster still, and by how much
     builder: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+
+    def advised(self, advice: str) -> Answer:
+        """This answer with that advice."""
+        named = {item.name: getattr(self, item.name) for item in fields(Answer)}
+        return Answer(**{**named, "advice": advice})
 
     def build(self, *operands: Any, **named: Any) -> Any:
         """A callable for this workload; for `linear`, `build(weight, bias=None)` replaces `F.linear(x, weight, bias)`.

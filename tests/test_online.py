@@ -153,6 +153,17 @@ def test_what_is_no_workload_is_refused_in_one_sentence(wrong: object) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_another_layout_that_is_faster_is_mentioned_not_served(store: SqlStore) -> None:
+    here = autotune.Conv2d(1, 8, 9, 9, 8, 3, 3, padding=1)
+    other = replace(here, layout="channels_last")
+    store.add([default(here), record(Config("torch"), 1000, here), record(Config("torch"), 400, other)])
+    answer = autotune.lookup(here)
+    assert answer.config == Config("torch")
+    assert "2.50x faster" in answer.advice
+    assert "layout=channels_last" in answer.advice
+    assert autotune.lookup(other).advice == ""
+
+
 # ---- databases that cannot be used -------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 "interval": answer.interval,
                 "max_error": answer.max_error,
                 "reason": answer.reason,
+                "advice": answer.advice,
                 "source": answer.source,
             }
         )
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if answer.max_error is not None:
         print(f"  error     {answer.max_error:.1e} of an element, at most")
+    if answer.advice:
+        print(f"  advice    {answer.advice}")
     if answer.source:
         print(f"  source    {answer.source}")
     return 0

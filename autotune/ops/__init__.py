@@ -57,6 +57,10 @@ class Op(ABC):
         """
         return 0.0
 
+    def other_layouts(self, workload: Workload) -> tuple[Workload, ...]:
+        """The same computation on operands stored in another way, where the caller could have them so."""
+        return ()
+
     def result_problem(self, workload: Workload, result: torch.Tensor) -> str:
         """What is wrong with a result besides its values, such as its memory layout; "" when nothing is."""
         return ""

@@ -191,6 +191,12 @@ class Conv2dOp(Op):
         assert weight is not None
         return typical_product(inputs[0], weight, conv(workload).depth)
 
+    def other_layouts(self, workload: Workload) -> tuple[Workload, ...]:
+        w = conv(workload)
+        return tuple(
+            Conv2d.from_dims({**w.dims(), "layout": layout}) for layout in LAYOUTS if layout != w.layout
+        )
+
     def result_problem(self, workload: Workload, result: torch.Tensor) -> str:
         import torch
 
