@@ -50,7 +50,7 @@ class BenchmarkSpec:
     min_sample_ns: int = 100_000  # a sample repeats a short kernel until it lasts this long
     give_up_ratio: float = 0.6  # a screening stops early when 3 pairs are all slower than this
     screen_budget_s: float = 2.0  # slow workloads take fewer pairs than asked, but at least 3 …
-    final_budget_s: float = 10.0  # … and at least 10 to decide
+    final_budget_s: float = 2.0  # … and at least 10 to decide
     build_timeout_s: float = 60.0
     run_timeout_s: float = 120.0
     memory_limit_bytes: int = 8 << 30  # on top of what the operands need

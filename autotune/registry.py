@@ -40,6 +40,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fbgemm_int8": "autotune.kernels.fbgemm:FbgemmInt8",
         "tiled": "autotune.kernels.tiled:Tiled",
         "numba_tiled": "autotune.kernels.numba_tiled:NumbaTiled",
+        "torch_other_layout": "autotune.kernels.conv_layout:TorchOtherLayout",
+        "onednn_conv": "autotune.kernels.onednn_conv:OneDnnConv",
+        "nnpack": "autotune.kernels.nnpack:NnPack",
+        "unfold_mm": "autotune.kernels.unfold_mm:UnfoldMm",
     },
 }
 

@@ -50,7 +50,7 @@ class Limits:
 
     trials: int = 64
     patience: int = 14
-    job_seconds: float = 25.0
+    job_seconds: float = 18.0  # of searching; deciding comes on top, at most 2 s a finalist
     batch: int = 4  # compiled together, then timed one by one
 
 

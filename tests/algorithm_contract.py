@@ -208,7 +208,7 @@ class AlgorithmContract:
     # what it says of itself
 
     def test_refusals_are_sentences(self) -> None:
-        for op in self.subject.ops:
+        for op in {"linear", "gemm"}.intersection(self.subject.ops):
             for dtype in ("f64", "f32", "f16", "bf16", "i8"):
                 workload = registry.parse_workload(f"{op} m=6 n=33 k=65 dtype={dtype}")
                 for hardware in (HERE, ELSEWHERE, replace(HERE, isa=())):

@@ -33,6 +33,7 @@ LAYERS = (
     ("foundation", ("space", "registry", "settings", "paths", "decide", "dbschema", "ops", "ops.*")),
     ("machine", ("hardware", "hardware.*")),
     ("environment and models", ("environment", "suites")),
+    ("users' models", ("trace",)),
     ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
     ("kernels", ("kernels.*",)),
     ("lookup", ("online",)),
@@ -62,6 +63,7 @@ THIRD_PARTY = {
     "lookup": {"torch": "function"},  # only to build a kernel, and to say so where it is missing
     "machine": {"pynvml": "function"},
     "environment and models": {"torch": "function"},
+    "users' models": {"torch": "function"},
     "implementations": {
         "sqlalchemy": "module",
         "alembic": "function",

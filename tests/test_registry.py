@@ -115,7 +115,7 @@ class TestPlugin:
 
     def test_a_broken_entry_point_is_passed_over_but_named_when_asked_for(self) -> None:
         assert "broken_import" in registry.names("algorithms")
-        assert len(list(registry.algorithms("linear"))) == len(registry.BUILT_IN["algorithms"])
+        assert "torch" in [algorithm.name for algorithm in registry.algorithms("linear")]
         with pytest.raises(Unavailable, match=r"algorithm 'broken_import' \(autotune_test_plugin_that_is_missing"):
             registry.algorithm("broken_import")
 

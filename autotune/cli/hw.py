@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     _print_limits()
     print("environment")
     software = environment.current()
-    for name, value in (*software.to_json().items(), *environment.describe().items()):
+    facts = (*software.to_json().items(), *environment.describe().items())
+    for name, value in facts:
         shown = ", ".join(value) if isinstance(value, list) else value
         if shown:
             _line(name.replace("_", " "), shown)
@@ -82,4 +83,4 @@ def _print_limits() -> None:
 
 
 def _line(name: str, value: object) -> None:
-    print(f"  {name:<12}{value}")
+    print(f"  {name:<24} {value}")

@@ -18,12 +18,20 @@ def add(commands: Any) -> None:
         commands,
         "sweep",
         run,
-        "Tunes the layers of a model suite, or single workloads, on this machine. Results are kept as they come: "
-        "stopped in any way and run again, it goes on where it was.",
-        "autotune sweep --suite bert-base --budget 5m\n  autotune sweep --workload 'linear m=4 n=4096 k=1024'",
+        "Tunes the layers of a model suite, of a model of yours, or single workloads, on this machine. Results are "
+        "kept as they come: stopped in any way and run again, it goes on where it was.",
+        "autotune sweep --suite bert-base --budget 5m\n  autotune sweep --model my_package.my_module:make_model\n"
+        "  autotune sweep --workload 'linear m=4 n=4096 k=1024'",
     )
     parser.add_argument(
         "--suite", action="append", default=[], metavar="NAME", help="a suite's name or TOML file; may be repeated"
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="a function that returns (torch model, example inputs), whose layers are traced; may be repeated",
     )
     parser.add_argument(
         "--workload", action="append", default=[], metavar="SPEC", help="a spec string; may be repeated"
@@ -80,9 +88,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     found = [workload for name in args.suite for workload in suites.load(name).workloads]
+    found += [workload for name in args.model for workload in _traced(name, args.json)]
     found += [registry.parse_workload(spec) for spec in args.workload]
     if not found:
-        raise InvalidInput(f"say what to tune: --suite {{{','.join(suites.names())}}} or --workload 'linear m=1 …'")
+        names = ",".join(suites.names())
+        raise InvalidInput(
+            f"say what to tune: --suite {{{names}}}, --model module:function or --workload 'linear m=1 …'"
+        )
     if not sys.platform.startswith("linux") and not sys.platform.startswith("darwin"):
         raise InvalidInput("sweeps run on Linux and macOS")
     return found
+
+
+def _traced(name: str, quiet: bool) -> list[Workload]:
+    """The distinct workloads of the user's model; how often each runs is printed unless JSON is asked for."""
+    need("torch", "tune")
+    from autotune import trace
+
+    layers = trace.trace(*trace.load(name))
+    if not quiet:
+        rows = [(layer.name, layer.count, layer.workload.spec) for layer in layers]
+        print_table(f"{name} runs", ("layer", "times", "workload"), rows)
+    return [layer.workload for layer in layers]

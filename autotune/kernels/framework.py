@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.kernels import Algorithm, Built, thread_counts
+from autotune.kernels import Algorithm, Built, framework_conv, thread_counts
 from autotune.kernels.operands import weight_and_bias
 from autotune.kernels.threads import limited
 from autotune.ops.activations import apply_activation
+from autotune.ops.conv2d import Conv2d
 from autotune.ops.linear import Linear
 from autotune.space import SearchSpace
 from autotune.types import StrideClass
@@ -22,7 +23,7 @@ AS_GIVEN = "as_given"
 
 
 class Framework(Algorithm):
-    """`F.linear` followed by the activation, and `a @ b`.
+    """`F.linear` followed by the activation, `a @ b`, and `F.conv2d` followed by residual and activation.
 
     Empty parameters are the default: the framework left alone. The space holds only what differs from it:
 
@@ -32,7 +33,7 @@ class Framework(Algorithm):
     """
 
     name = "torch"
-    ops = ("linear", "gemm")
+    ops = ("linear", "gemm", "conv2d")
 
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         if workload.dims()["dtype"] == "i8":
@@ -62,6 +63,8 @@ class Framework(Algorithm):
         assert isinstance(threads, int)
         if isinstance(workload, Linear):
             built = _linear(workload, params.get("weight", AS_GIVEN), constants)
+        elif isinstance(workload, Conv2d):
+            built = framework_conv.default(workload, constants)
         else:
             built = Built(_matmul)
         return Built(limited(built.call, threads), built.workspace_bytes)

@@ -125,6 +125,42 @@ class Conv2d(Workload):
         elements += result * self.residual + self.k * self.bias
         return elements * ITEMSIZE_BYTES[self.dtype]
 
+    @classmethod
+    def of(
+        cls,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Pair = 1,
+        padding: Sides = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+        activation: str = "none",
+        residual: torch.Tensor | None = None,
+    ) -> Conv2d:
+        """The workload of `F.conv2d(x, weight, bias, …)`: x [n, c, h, w], weight [k, c / groups, r, s], bias [k].
+
+        The layout is x's; NCHW where its strides fit both, as with one channel or one pixel.
+        """
+        names = {name: short for short, name in TORCH_NAMES.items()}
+        found = f"{list(x.shape)} and {list(weight.shape)} with groups={groups}"
+        if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
+            raise InvalidInput(f"conv2d needs x [n, c, h, w] and weight [k, c / groups, r, s], not {found}")
+        dtype = str(weight.dtype).removeprefix("torch.")
+        if x.dtype != weight.dtype or dtype not in names:
+            raise InvalidInput(f"conv2d needs x and weight of one dtype, not {x.dtype} and {weight.dtype}")
+        (n, c, h, w), (k, _, r, s) = x.shape, weight.shape
+        made = cls(
+            n, c, h, w, k, r, s, stride, padding, dilation, groups, names[dtype], layout_of(x), bias is not None,
+            activation, residual is not None,
+        )  # fmt: skip
+        if bias is not None and bias.shape != (k,):
+            raise InvalidInput(f"conv2d needs a bias of shape [{k}], not {list(bias.shape)}")
+        shape = (n, k, made.out_h, made.out_w)
+        if residual is not None and residual.shape != shape:
+            raise InvalidInput(f"conv2d needs a residual of shape {list(shape)}, not {list(residual.shape)}")
+        return made
+
 
 def _named_padding(w: Conv2d) -> tuple[int, int, int, int]:
     """ "valid" is none; "same" keeps ceil(size / stride), an odd pixel going below and to the right."""
@@ -141,9 +177,12 @@ def _named_padding(w: Conv2d) -> tuple[int, int, int, int]:
         vertical, horizontal = value if isinstance(value, (tuple, list)) else (value, value)
         return vertical, horizontal
 
-    (stride_h, stride_w), (dilation_h, dilation_w) = pair(w.stride), pair(w.dilation)
-    vertical = both(w.h, (w.r - 1) * dilation_h + 1, stride_h)
-    horizontal = both(w.w, (w.s - 1) * dilation_w + 1, stride_w)
+    try:
+        (stride_h, stride_w), (dilation_h, dilation_w) = pair(w.stride), pair(w.dilation)
+        vertical = both(w.h, (w.r - 1) * dilation_h + 1, stride_h)
+        horizontal = both(w.w, (w.s - 1) * dilation_w + 1, stride_w)
+    except (TypeError, ValueError, ZeroDivisionError):  # of a field that is wrong, and refused when it is looked at
+        return 0, 0, 0, 0
     return (*vertical, *horizontal)
 
 
@@ -193,9 +232,7 @@ class Conv2dOp(Op):
 
     def other_layouts(self, workload: Workload) -> tuple[Workload, ...]:
         w = conv(workload)
-        return tuple(
-            Conv2d.from_dims({**w.dims(), "layout": layout}) for layout in LAYOUTS if layout != w.layout
-        )
+        return tuple(Conv2d.from_dims({**w.dims(), "layout": layout}) for layout in LAYOUTS if layout != w.layout)
 
     def result_problem(self, workload: Workload, result: torch.Tensor) -> str:
         import torch
@@ -233,6 +270,15 @@ class Conv2dOp(Op):
 def conv(workload: Workload) -> Conv2d:
     assert isinstance(workload, Conv2d)
     return workload
+
+
+def layout_of(tensor: torch.Tensor) -> str:
+    """The layout of a [n, c, h, w] tensor by the order of its strides, views included; NCHW where both fit."""
+    _, c, h, w = tensor.shape
+    _, channel, row, column = tensor.stride()
+    if tensor.is_contiguous() or c == 1 or h * w == 1:
+        return "nchw"
+    return "channels_last" if 0 < channel < (column if w > 1 else row) else "nchw"
 
 
 def in_layout(tensor: torch.Tensor, layout: str) -> torch.Tensor:
