@@ -1,6 +1,7 @@
 """Which of the decided configs wins: one rule for sweep, lookup and scripts, on every machine.
 
-A config must beat the default by 2 % and beyond its own interval, otherwise the default wins. Among those within a
+A config must beat the default by 2 % and beyond its own interval, on a machine that was quiet,
+otherwise the default wins. Among those within a
 tie of the fastest, the one with fewer threads, then the smaller key, is taken, so that two ranks that measured
 separately break ties the same way.
 """
@@ -59,8 +60,12 @@ def _as_itself(default: Choice) -> Choice:
 
 
 def is_gain(choice: Choice) -> bool:
-    """Whether the config is faster than the default beyond doubt and by enough to matter."""
-    return choice.speedup >= GAIN and choice.interval[0] > 1.0
+    """Whether the config is faster than the default beyond doubt and by enough to matter.
+
+    What was measured while something else wanted the CPUs proves nothing: a default on all threads suffers more
+    from it than a candidate on one, and a candidate whose own threads fight the framework's slows its neighbour.
+    """
+    return choice.speedup >= GAIN and choice.interval[0] > 1.0 and not choice.contended
 
 
 def _preference(choice: Choice) -> tuple[int, str]:

@@ -107,6 +107,10 @@ def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], bud
     eligible = decide.eligible(current, default, budget)
     source = os.path.basename(path)
     stays = "measured: nothing within the error budget beat the default"
+    if any(c.contended and c.speedup >= decide.GAIN for c in current):
+        stays += (
+            "; some results were left out because something else was using the machine, sweep again when it is quiet"
+        )
     if not eligible:  # nothing is faster, and the default's own measurement is missing: merged from parts, say
         time_ns = current[0].baseline_ns
         return Answer(workload, default, Origin.EXACT, stays, time_ns, 1.0, (1.0, 1.0), source=source, builder=build)

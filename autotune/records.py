@@ -54,6 +54,7 @@ class BenchmarkSpec:
     build_timeout_s: float = 60.0
     run_timeout_s: float = 120.0
     memory_limit_bytes: int = 8 << 30  # on top of what the operands need
+    tolerated_contention: float = 0.1  # share of the time that others may want the CPUs before a result is flagged
     cache_state: str = "warm"  # operands are reused from sample to sample
     allocator: str = "mallopt mmap_max=0 trim_threshold=max"  # set in the measuring process
 

@@ -32,13 +32,18 @@ from autotune.types import (
 )
 
 FINALISTS = 4
-"""Configs within the error budget that are measured again to decide; one more may exceed the budget."""
+"""Configs within the error budget that are measured again to decide, at most; one more may exceed the budget."""
+
+SEARCH_SHARE = 0.6
+"""Part of a job's time for searching; the rest is for deciding."""
 
 ATTEMPTS = 2
 """A decision measured while something else used the machine is measured once more."""
 
 NEIGHBOURS = 3
 """Nearby workloads whose winners are tried first."""
+
+CONTENDED = "something else was using the machine: run again when it is quiet"
 
 IMPROVEMENT = 1.01
 """A trial counts as progress when it beats the best so far by 1 %."""
@@ -50,7 +55,7 @@ class Limits:
 
     trials: int = 64
     patience: int = 14
-    job_seconds: float = 18.0  # of searching; deciding comes on top, at most 2 s a finalist
+    job_seconds: float = 30.0  # searching and deciding; a batch begun is finished
     batch: int = 4  # compiled together, then timed one by one
 
 
@@ -152,12 +157,14 @@ class _Job:
             strategy = self._strategy()
             self._recall(strategy)
             self._note_refusals()
-            self._search(strategy, begin + seconds)
-            self._decide()
+            self._search(strategy, begin + SEARCH_SHARE * seconds)
+            quiet = self._decide((1 - SEARCH_SHARE) * seconds)
         except Unavailable as error:
             return JobResult(
                 workload, "failed", trials=len(self.screened), seconds=time.monotonic() - begin, reason=str(error)
             )
+        if not quiet:
+            return self._result("tuned", len(self.screened), begin, CONTENDED)
         sweep.store.finish_job(self.key, len(self.screened))
         return self._result("tuned", len(self.screened), begin)
 
@@ -228,11 +235,15 @@ class _Job:
         tolerance = registry.op(self.workload.op).tolerance(self.workload)
         return measurement.max_error is not None and measurement.max_error <= tolerance
 
-    def _decide(self) -> None:
-        """Measures the finalists and the default again, in many pairs: screening's winner is partly lucky."""
+    def _decide(self, seconds: float) -> bool:
+        """Measures the finalists and the default again, in many pairs: screening's winner is partly lucky.
+
+        Returns whether the machine was quiet: the default beside itself was not disturbed.
+        """
+        finalists = max(1, min(FINALISTS, int(seconds / self.sweep.spec.final_budget_s) - 2))
         good = [(c, m) for c, m in self.screened.items() if m.status is Status.OK and m.speedup and m.speedup > 0.95]
         good.sort(key=lambda item: -(item[1].speedup or 0))
-        exact = [config for config, m in good if self._within_budget(m)][:FINALISTS]
+        exact = [config for config, m in good if self._within_budget(m)][:finalists]
         lossy = [config for config, m in good if not self._within_budget(m)][:1]
         before: dict[str, int] = {}
         for record in self.sweep.store.records(self.workload.key, self.key.hardware_key, self.key.environment_key):
@@ -246,6 +257,9 @@ class _Job:
                 self._observe(record)
                 if not measurement.contended:
                     break
+            if config == self.candidates.default:
+                quiet = not measurement.contended
+        return quiet
 
     def _record(self, config: Config, measurement: Measurement, stage: Stage, repetition: int = 0) -> TuningRecord:
         sweep = self.sweep
@@ -267,7 +281,7 @@ class _Job:
             Event(self.workload, self.index, self.jobs, len(self.screened), record=record, best=self.best)
         )
 
-    def _result(self, state: str, trials: int, begin: float) -> JobResult:
+    def _result(self, state: str, trials: int, begin: float, reason: str = "") -> JobResult:
         sweep, workload = self.sweep, self.workload
         op = registry.op(workload.op)
         choices = sweep.store.choices(workload.key, sweep.hardware.key, sweep.environment.key)
@@ -276,7 +290,8 @@ class _Job:
         winner = best[0] if best and best[0].config != default else None
         # the default's own measurement comes last in `eligible`; without it, what a rival was paired with
         default_ns = best[-1].baseline_ns if best else next((c.baseline_ns for c in choices), None)
-        return JobResult(workload, state, winner, default_ns, trials, self.failures, time.monotonic() - begin)
+        seconds = time.monotonic() - begin
+        return JobResult(workload, state, winner, default_ns, trials, self.failures, seconds, reason)
 
 
 def distance(a: Workload, b: Workload) -> float:

@@ -28,6 +28,7 @@ from tests import store_samples as sample
 from tests.conftest import PLUGIN, without_privileges
 
 LINEAR = "linear m=1 n=4096 k=1024"
+BUSY = ("--tolerate-contention", "1")  # tests run beside others: what they decide must not depend on that
 SCALE = "scale n=64"
 
 
@@ -434,7 +435,7 @@ class Swept(NamedTuple):
 @pytest.fixture(scope="module")
 def swept_once(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     path = tmp_path_factory.mktemp("swept") / "tuning.sqlite"
-    return Swept(path, finish(start("sweep", "--workload", SCALE, "--db", str(path))))
+    return Swept(path, finish(start("sweep", "--workload", SCALE, *BUSY, "--db", str(path))))
 
 
 @pytest.fixture
@@ -493,7 +494,7 @@ def test_what_was_swept_is_looked_up_exactly(run: Any, swept: Swept) -> None:
 
 def test_a_second_sweep_knows_and_measures_nothing(run: Any, swept: Swept) -> None:
     before = rows(swept.database)
-    told = run("sweep", "--workload", SCALE, "--db", str(swept.database), "--json")
+    told = run("sweep", "--workload", SCALE, *BUSY, "--db", str(swept.database), "--json")
     assert told.code == 0
     job, report = (json.loads(line) for line in told.out.splitlines())
     assert (job["state"], job["trials"]) == ("known", 8)
@@ -511,7 +512,7 @@ def test_c14_a_sweep_of_nothing_stores_nothing(run: Any, swept: Swept) -> None:
 
 def sweep_until(database: Path, count: int) -> subprocess.Popen[str]:
     """A sweep that has committed that many rows and is going on."""
-    process = start("sweep", "--workload", SCALE, "--db", str(database))
+    process = start("sweep", "--workload", SCALE, *BUSY, "--db", str(database))
     for _ in range(6000):
         if process.poll() is not None:
             break
@@ -532,7 +533,7 @@ def test_c26_a_killed_sweep_loses_nothing_and_goes_on_where_it_was(tmp_path: Pat
     before = rows(database)
     assert 1 <= len(before) < 8
 
-    told = finish(start("sweep", "--workload", SCALE, "--db", str(database), "--json"))
+    told = finish(start("sweep", "--workload", SCALE, *BUSY, "--db", str(database), "--json"))
     job = json.loads(told.out.splitlines()[0])
     assert (told.code, job["state"], job["trials"]) == (0, "tuned", 8)
     after = rows(database)

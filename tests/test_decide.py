@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,10 @@ def test_c43_a_config_that_is_no_certain_gain_is_not_served(speedup: float, low:
 def test_the_default_is_as_fast_as_itself_whatever_its_pairs_said() -> None:
     (served,) = eligible([default_choice()], DEFAULT, 1.0)
     assert (served.speedup, served.interval, served.baseline_ns) == (1.0, (1.0, 1.0), served.expected_ns)
+
+
+def test_what_was_measured_on_a_busy_machine_is_not_served() -> None:
+    assert eligible([replace(choice(1, 3.0), contended=True)], DEFAULT, 1.0) == ()
 
 
 def test_a_certain_gain_is_served() -> None:

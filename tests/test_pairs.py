@@ -183,9 +183,9 @@ def without_files(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_the_watch_works_on_every_system(without_files: set[str], missing: tuple[str, ...]) -> None:
     without_files |= set(missing)
     watch = ContentionWatch()
-    assert watch.contended() in (True, False)
+    assert watch.contended(0.1) in (True, False)
     if len(missing) == 2:
-        assert watch.contended() is False, "nothing is known, so nothing is claimed"
+        assert watch.contended(0.1) is False, "nothing is known, so nothing is claimed"
 
 
 def reading(wall_s: float, stalled_s: float | None, busy_s: float | None, own_s: float) -> Any:
@@ -207,4 +207,4 @@ def reading(wall_s: float, stalled_s: float | None, busy_s: float | None, own_s:
 def test_others_may_take_a_tenth(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, contended: bool) -> None:
     readings = iter([begin, end])
     monkeypatch.setattr(contention, "_read", lambda: next(readings))
-    assert ContentionWatch().contended() is contended
+    assert ContentionWatch().contended(0.1) is contended

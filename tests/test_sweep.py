@@ -199,6 +199,31 @@ def test_contended_decisions_are_taken_once_more(store: SqlStore) -> None:
     assert finals.count(Config("scale_torch")) == 2
 
 
+def test_what_a_busy_machine_says_is_not_served_and_the_job_is_decided_again(store: SqlStore) -> None:
+    busy, _ = sweep(store, lambda c, s: replace(by_speed({"scale_twice 2": 500})(c, s), contended=True))
+    (result,) = busy.run([scale()]).jobs
+    assert result.winner is None
+    assert "quiet" in result.reason
+    quiet, runner = sweep(store, by_speed({"scale_twice 2": 500}))
+    (result,) = quiet.run([scale()]).jobs
+    assert result.state == "tuned"
+    assert result.winner is not None
+    assert {stage for _, _, stage in runner.asked} == {Stage.FINAL}, "what was screened is known"
+    assert quiet.run([scale()]).jobs[0].state == "known"
+
+
+def test_a_candidate_that_disturbs_the_machine_itself_does_not_win(store: SqlStore) -> None:
+    def answer(config: Config, stage: Stage) -> Measurement:
+        loud = config.params.get("chunks") == 1
+        return replace(ok({1: 300, 2: 600}.get(config.params.get("chunks"), 1000)), contended=loud)
+
+    run, _ = sweep(store, answer)
+    (result,) = run.run([scale()]).jobs
+    assert result.winner is not None
+    assert result.winner.config.params["chunks"] == 2
+    assert run.run([scale()]).jobs[0].state == "known"
+
+
 def test_empty_workloads_are_not_tuned(store: SqlStore) -> None:
     run, runner = sweep(store, by_speed({}))
     results = run.run([registry.parse_workload("linear m=0 n=5 k=7"), registry.parse_workload("gemm m=3 n=5 k=0")]).jobs

@@ -55,6 +55,8 @@ def _summary(result: JobResult) -> str:
         what = f"{result.winner.speedup:.2f}x with {result.winner.config} ({duration(result.winner.expected_ns)})"
     elif result.state in ("tuned", "known"):
         what = f"the default stays ({duration(result.default_ns)})"
+        if result.reason:
+            what += f"; {result.reason}"
     else:
         what = f"{result.state}: {result.reason}"
     return f"{result.workload}: {what} in {result.seconds:.0f} s"

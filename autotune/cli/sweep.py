@@ -39,6 +39,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--budget", metavar="TIME", help="time for all of it, such as 90s, 5m or 1h")
     parser.add_argument("--trials", type=int, default=None, metavar="N", help="configs screened per workload, at most")
     parser.add_argument("--again", action="store_true", help="decide finished workloads anew, on fresh measurements")
+    parser.add_argument(
+        "--tolerate-contention",
+        type=float,
+        metavar="SHARE",
+        help="how much of the time others may want the CPUs before a result is set aside, 0 to 1 (default 0.1)",
+    )
     add_database(parser)
     add_json(parser)
 
@@ -48,21 +54,25 @@ def run(args: argparse.Namespace) -> int:
     budget = None if args.budget is None else seconds(args.budget)
     if args.trials is not None and args.trials < 1:
         raise InvalidInput("--trials must be at least 1")
+    if args.tolerate_contention is not None and not 0 <= args.tolerate_contention <= 1:
+        raise InvalidInput("--tolerate-contention must be between 0 and 1")
     for package in ("sqlalchemy", "optuna", "torch"):
         need(package, "tune")
     from autotune import refresh, settings
     from autotune.measure.local import LocalRunner
     from autotune.store.sql import open_store
     from autotune.sweep import Limits, Sweep
+    from autotune.types import BenchmarkSpec
 
+    tolerated = args.tolerate_contention
+    spec = BenchmarkSpec() if tolerated is None else BenchmarkSpec(tolerated_contention=tolerated)
     limits = Limits() if args.trials is None else Limits(trials=args.trials)
     with LocalRunner() as runner:
         runner.start()  # its imports overlap with ours
         profile = hardware.detect()
         with open_store(args.db or settings.database()) as store, observer(args.json) as observe:
-            sweep = Sweep(
-                store, runner, profile, environment.current(), limits=limits, again=args.again, observe=observe
-            )
+            software = environment.current()
+            sweep = Sweep(store, runner, profile, software, spec, limits, again=args.again, observe=observe)
             report = sweep.run(workloads, budget)
     refresh()
     code = 1 if any(job.state == "failed" for job in report.jobs) else 0

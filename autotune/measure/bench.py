@@ -128,7 +128,7 @@ class Bench:
             pairs = time_pairs(
                 lambda: kernel(*inputs), lambda: baseline(*inputs), self.task.spec, stage, self.task.seed
             )
-            return pairs.candidate, pairs.baseline, watch.contended()
+            return pairs.candidate, pairs.baseline, watch.contended(self.task.spec.tolerated_contention)
 
 
 def _told(error: BaseException) -> str:

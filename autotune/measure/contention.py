@@ -6,9 +6,6 @@ import os
 import time
 from dataclasses import dataclass
 
-TOLERATED_SHARE = 0.1
-"""Part of the window that others may take before the measurement is flagged."""
-
 
 @dataclass(frozen=True)
 class _Reading:
@@ -53,12 +50,13 @@ class ContentionWatch:
     def __init__(self) -> None:
         self._begin = _read()
 
-    def contended(self) -> bool:
+    def contended(self, tolerated: float) -> bool:
+        """Whether others took, or something waited for, more than that share of the time since the start."""
         now, begin = _read(), self._begin
         wall = max(now.wall_s - begin.wall_s, 1e-9)
         if now.stalled_s is not None and begin.stalled_s is not None:
-            return (now.stalled_s - begin.stalled_s) / wall > TOLERATED_SHARE
+            return (now.stalled_s - begin.stalled_s) / wall > tolerated
         if now.busy_s is not None and begin.busy_s is not None and wall > 0.1:
             others = (now.busy_s - begin.busy_s) - (now.own_s - begin.own_s)
-            return others / wall > TOLERATED_SHARE
+            return others / wall > tolerated
         return False

@@ -17,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 # What lookup serves for each workload and machine: the fastest decided config that beats the default by 2 % and beyond
-# its interval, with no more error than rounding explains; where none does (beats_default = 0), the default. For
+# its interval, on a quiet machine, with no more error than rounding explains; where none does (beats_default = 0), the default. For
 # people: lookup also breaks ties, takes other error budgets and looks at kernel revisions.
 BEST_CONFIGS = """
 CREATE VIEW best_configs AS
@@ -33,7 +33,7 @@ FROM (
     FROM (
         SELECT d.*,
                CASE WHEN d.config_key <> v.default_config AND d.speedup >= 1.02 AND d.speedup_low > 1
-                         AND d.max_error <= v.tolerance THEN 1 ELSE 0 END AS beats_default,
+                         AND d.max_error <= v.tolerance AND NOT d.contended THEN 1 ELSE 0 END AS beats_default,
                CASE WHEN d.config_key = v.default_config THEN 1 ELSE 0 END AS is_default
         FROM best AS d JOIN workloads AS v ON v.key = d.workload_key
     ) AS ranked

@@ -9,7 +9,7 @@ CREATE TABLE benchmark_specs (
 	spec TEXT NOT NULL, 
 	PRIMARY KEY ("key")
 );
-INSERT INTO "benchmark_specs" VALUES('03fbd2435f3f6794b5105c604b9c3059','{"allocator":"sample","build_timeout_s":60.5,"cache_state":"warm","final_budget_s":10.5,"final_pairs":41,"give_up_ratio":0.61,"max_final_pairs":81,"memory_limit_bytes":34359738368,"min_sample_ns":100001,"run_timeout_s":120.5,"screen_budget_s":2.5,"screen_pairs":11}');
+INSERT INTO "benchmark_specs" VALUES('8b4dc4e4b122adf59428bc024f749858','{"allocator":"sample","build_timeout_s":60.5,"cache_state":"warm","final_budget_s":10.5,"final_pairs":41,"give_up_ratio":0.61,"max_final_pairs":81,"memory_limit_bytes":34359738368,"min_sample_ns":100001,"run_timeout_s":120.5,"screen_budget_s":2.5,"screen_pairs":11,"tolerated_contention":0.1}');
 CREATE TABLE best (
 	workload_key TEXT NOT NULL, 
 	hardware_key TEXT NOT NULL, 
@@ -30,8 +30,8 @@ CREATE TABLE best (
  WITHOUT ROWID
 
 ;
-INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','r1',200.0,100.0,0.5,0.5,0.5,1.0e-07,0,'2026-01-31 09:30:01.500000','82c0b1db162cd07d080bf2b0f62d9ca8');
-INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','r1',100.5,201.0,2.0,2.0,2.0,1.0e-07,0,'2026-01-31 09:30:00.000000','b78c13d3e279d8ed6c22b42d04965bee');
+INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','r1',200.0,100.0,0.5,0.5,0.5,1.0e-07,0,'2026-01-31 09:30:01.500000','97a8b4941e4b99123e31091ca990f418');
+INSERT INTO "best" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','r1',100.5,201.0,2.0,2.0,2.0,1.0e-07,0,'2026-01-31 09:30:00.000000','eaa3b701de829b9a14ed49931f3c1d8a');
 CREATE TABLE configs (
 	"key" TEXT NOT NULL, 
 	algorithm TEXT NOT NULL, 
@@ -78,7 +78,7 @@ CREATE TABLE jobs (
  WITHOUT ROWID
 
 ;
-INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 21:41:16.423603');
+INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-11-30 22:18:52.577019');
 CREATE TABLE measurements (
 	uid TEXT NOT NULL, 
 	workload_key TEXT NOT NULL, 
@@ -108,10 +108,10 @@ CREATE TABLE measurements (
 	measured_at DATETIME NOT NULL, 
 	PRIMARY KEY (uid)
 );
-INSERT INTO "measurements" VALUES('b78c13d3e279d8ed6c22b42d04965bee','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','03fbd2435f3f6794b5105c604b9c3059','r1','final','OK','',100.5,201.0,2.0,2.0,2.0,1.0e-07,'[100,101,99,102]','[200,202,198,204]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:00.000000');
-INSERT INTO "measurements" VALUES('82c0b1db162cd07d080bf2b0f62d9ca8','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','03fbd2435f3f6794b5105c604b9c3059','r1','final','OK','',200.0,100.0,0.5,0.5,0.5,1.0e-07,'[200,210,190]','[100,105,95]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:01.500000');
-INSERT INTO "measurements" VALUES('0fb8ae9652728611c4627eaca0efe20d','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','8ae2c167afbfb557f7aba30734ace981','03fbd2435f3f6794b5105c604b9c3059','r1','final','TIMEOUT','took ''too'' long',NULL,NULL,NULL,NULL,NULL,NULL,'[]','[]',0,0,0,0,'',0,'measured','2026-01-31 09:30:00.000000');
-INSERT INTO "measurements" VALUES('11f49b819e67b3076119a7167b035a8d','7fff3caf1f4477127977e884d7468ec8','faf1107891ecc2a652f9fcbd1809b101','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','03fbd2435f3f6794b5105c604b9c3059','r1','screen','OK','',100.5,201.0,2.0,NULL,NULL,NULL,'[100,101,99,102]','[200,202,198,204]',0,0,1099511627776,0,'job-1',0,'measured','2026-01-31 09:30:02.000000');
+INSERT INTO "measurements" VALUES('eaa3b701de829b9a14ed49931f3c1d8a','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','8b4dc4e4b122adf59428bc024f749858','r1','final','OK','',100.5,201.0,2.0,2.0,2.0,1.0e-07,'[100,101,99,102]','[200,202,198,204]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:00.000000');
+INSERT INTO "measurements" VALUES('97a8b4941e4b99123e31091ca990f418','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','82e50ddb5637142593b8b7930d50f388','8b4dc4e4b122adf59428bc024f749858','r1','final','OK','',200.0,100.0,0.5,0.5,0.5,1.0e-07,'[200,210,190]','[100,105,95]',0,0,0,0,'job-1',0,'measured','2026-01-31 09:30:01.500000');
+INSERT INTO "measurements" VALUES('0673651921e22d4db34dfaef7681d512','2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','8ae2c167afbfb557f7aba30734ace981','8b4dc4e4b122adf59428bc024f749858','r1','final','TIMEOUT','took ''too'' long',NULL,NULL,NULL,NULL,NULL,NULL,'[]','[]',0,0,0,0,'',0,'measured','2026-01-31 09:30:00.000000');
+INSERT INTO "measurements" VALUES('fe086fd8aa9956c7e994b8d7314b640b','7fff3caf1f4477127977e884d7468ec8','faf1107891ecc2a652f9fcbd1809b101','c0995b673063ea94f6ac98b8ba3b1c25','a91ad164e41e5415bd9ab2b20b18ae5c','8b4dc4e4b122adf59428bc024f749858','r1','screen','OK','',100.5,201.0,2.0,NULL,NULL,NULL,'[100,101,99,102]','[200,202,198,204]',0,0,1099511627776,0,'job-1',0,'measured','2026-01-31 09:30:02.000000');
 CREATE TABLE workloads (
 	"key" TEXT NOT NULL, 
 	op TEXT NOT NULL, 
@@ -142,7 +142,7 @@ FROM (
     FROM (
         SELECT d.*,
                CASE WHEN d.config_key <> v.default_config AND d.speedup >= 1.02 AND d.speedup_low > 1
-                         AND d.max_error <= v.tolerance THEN 1 ELSE 0 END AS beats_default,
+                         AND d.max_error <= v.tolerance AND NOT d.contended THEN 1 ELSE 0 END AS beats_default,
                CASE WHEN d.config_key = v.default_config THEN 1 ELSE 0 END AS is_default
         FROM best AS d JOIN workloads AS v ON v.key = d.workload_key
     ) AS ranked
