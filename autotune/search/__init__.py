@@ -75,6 +75,9 @@ def candidates_for(workload: Workload, hardware: HardwareProfile) -> Candidates:
             if not reason:
                 spaces[algorithm.name] = algorithm.space(workload, hardware)
             revisions[algorithm.name] = algorithm.revision()
+        except ImportError as error:
+            reason = f"it needs {error.name}, which is not installed"
+            spaces.pop(algorithm.name, None)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             spaces.pop(algorithm.name, None)
