@@ -4,7 +4,8 @@
 
 The model runs once under a dispatch mode, which sees every operator, whatever Python or C++ calls it: `F.linear`,
 `x @ weight.T`, attention. A product with a parameter of the model is `linear`, one of two computed operands is
-`gemm`. What this package does not tune (transposed and 3-D convolutions, integers) is passed over.
+`gemm`. What this package does not tune is passed over: transposed and 3-D convolutions, integers,
+`F.scaled_dot_product_attention` as a whole.
 """
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ def trace(model: torch.nn.Module, example_inputs: Any) -> tuple[Layer, ...]:
         try:
             model(*positional, **named)
         except Exception as error:  # whatever a user's model does
-            told = (str(error).strip().splitlines() or [""])[0]
-            raise InvalidInput(f"the model does not run: {type(error).__name__}: {told[:300]}") from error
+            raise InvalidInput(f"the model does not run: {_told(error)}") from error
     if not found:
         raise InvalidInput("the model runs no linear layer, convolution or matrix product")
     return tuple(Layer(name, workload, count) for workload, (name, count) in found.items())
@@ -71,7 +71,7 @@ def load(target: str) -> tuple[Any, Any]:
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except Exception as error:  # whatever a user's module does when it is imported
-        raise InvalidInput(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{module_name} cannot be imported: {_told(error)}") from error
     finally:
         sys.path.remove(os.getcwd())
     if not callable(function):
@@ -79,10 +79,15 @@ def load(target: str) -> tuple[Any, Any]:
     try:
         made = function()
     except Exception as error:
-        raise InvalidInput(f"{target} failed: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{target} failed: {_told(error)}") from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise InvalidInput(f"{target} must return (model, example_inputs), not {type(made).__name__}")
     return made
+
+
+def _told(error: Exception) -> str:
+    """The error in one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -169,6 +174,7 @@ def _makers(constants: set[int]) -> dict[Any, Callable[..., Workload | None]]:
         aten.addmm.default: addmm,
         aten.baddbmm.default: addmm,
         aten.mv.default: mv,
+        aten.scaled_dot_product_attention.default: lambda *_: None,  # one operator, whatever a device makes of it
     }
 
 

@@ -113,6 +113,13 @@ def test_attention_modules_are_looked_into(fast: bool) -> None:
         assert found[Linear(15, n, k, bias=True)] == 1
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fused_attention_is_passed_over_on_any_device(device: str) -> None:
+    q = torch.empty(1, 2, 5, 8, device=device)
+    with pytest.raises(InvalidInput, match="runs no linear layer"):
+        trace.trace(Calls(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True)).eval(), q)
+
+
 def test_what_is_not_tuned_is_passed_over() -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -194,6 +201,7 @@ import torch
 def good(): return torch.nn.Linear(8, 4).eval(), torch.randn(2, 8)
 def one(): return torch.nn.Linear(8, 4).eval()
 def fails(): raise KeyError("weights.pt")
+def wordy(): raise ValueError("first line\\nsecond line")
 def training(): return torch.nn.Linear(8, 4), torch.randn(2, 8)
 number = 3
 """
@@ -232,6 +240,7 @@ def test_a_function_is_found_in_the_working_directory() -> None:
         ("my_traced_models:number", "my_traced_models has no function number"),
         ("my_traced_models:one", "must return (model, example_inputs), not Linear"),
         ("my_traced_models:fails", "my_traced_models:fails failed: KeyError: 'weights.pt'"),
+        ("my_traced_models:wordy", "my_traced_models:wordy failed: ValueError: first line"),
         ("my_traced_models:training", "training mode"),
         ("my_missing_models:good", "my_missing_models cannot be imported: ModuleNotFoundError"),
         ("my_broken_models:good", "my_broken_models cannot be imported: ModuleNotFoundError"),

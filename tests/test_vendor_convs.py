@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autotune import hardware, registry
-from autotune.kernels import nnpack, onednn_conv, unfold_mm
+from autotune.kernels import framework_conv, nnpack, onednn_conv, unfold_mm
 from autotune.ops import relative_error
 from autotune.ops.conv2d import LAYOUTS, Conv2d, in_layout
 from tests.conv_contract import ConvContract
@@ -161,6 +161,38 @@ class TestUnfoldMm(ConvContract):
         assert built.workspace_bytes == 2 * 4 * 9 * 36 * 4 == unfold_mm._buffer_bytes(workload)
         pointwise = Conv2d(2, 4, 8, 8, 5, 1, 1)
         assert self.subject.build(pointwise, {"threads": 1}, OP.constants(pointwise, 0)).workspace_bytes == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6, 5), (2, 3, 1, 1), (2, 3, 6, 5), (1, 1, 1, 1), (0, 3, 6, 5)])
+@pytest.mark.parametrize("given", LAYOUTS)
+def test_a_pinned_tensor_has_the_strides_of_its_layout(shape: tuple[int, int, int, int], given: str) -> None:
+    """torch guesses the layout of one channel or one pixel from the strides; a copy is made only where it must be."""
+    x = in_layout(torch.randn(shape), given)
+    _, c, h, w = shape
+    wanted = {"nchw": (c * h * w, h * w, w, 1), "channels_last": (c * h * w, 1, w * c, c)}
+    for layout in LAYOUTS:
+        y = framework_conv.pinned(x, layout)
+        assert torch.equal(x, y)
+        assert y.stride() == wanted[layout] or not y.numel()
+        assert y.data_ptr() == x.data_ptr() or (c > 1 and h * w > 1 and layout != given)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_where_onednn_reads_past_the_image_it_is_refused(stride: int, dtype: str) -> None:
+    """Several filters per channel, one column of results, columns left over: garbage in torch 2.13's own default."""
+    wrong = Conv2d(2, 16, 9, 4 if stride < 3 else 5, 32, 3, 3, stride, groups=16, dtype=dtype, layout="channels_last")
+    refusals = [registry.algorithm(name).refusal(wrong, HERE) for name in ("torch", "onednn_conv")]
+    if wrong.out_w == 1:
+        assert all("reads past the image" in reason or "AVX512-FP16" in reason for reason in refusals)
+        assert "reads past" in registry.algorithm("torch_other_layout").refusal(other_way_round(wrong), HERE)
+        assert registry.algorithm("torch_other_layout").refusal(wrong, HERE) == "", "NCHW is right"
+    else:
+        assert refusals[0] == ""
+
+
+def other_way_round(w: Conv2d) -> Conv2d:
+    return next(Conv2d.from_dims({**w.dims(), "layout": layout}) for layout in LAYOUTS if layout != w.layout)
 
 
 @pytest.mark.parametrize("algorithm", ["torch", "torch_other_layout", "onednn_conv", "nnpack", "unfold_mm"])

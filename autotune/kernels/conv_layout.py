@@ -10,10 +10,11 @@ from autotune.kernels.framework_conv import (
     padded_bytes,
     padding_of,
     pinned,
+    reads_past_the_image,
     weight_of,
 )
 from autotune.kernels.threads import limited
-from autotune.ops.conv2d import conv
+from autotune.ops.conv2d import Conv2d, conv
 from autotune.space import SearchSpace
 
 TYPE_CHECKING = False
@@ -36,9 +37,10 @@ class TorchOtherLayout(Algorithm):
     ops = ("conv2d",)
 
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        if conv(workload).dtype == "i8":
+        w = conv(workload)
+        if w.dtype == "i8":
             return "torch sums i8 products in i8, which overflows"
-        return ""
+        return reads_past_the_image(w, _other(w))
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         return SearchSpace({"threads": thread_counts(hardware)}, seeds=({"threads": hardware.allowed_cpus},))
@@ -49,7 +51,7 @@ class TorchOtherLayout(Algorithm):
         w = conv(workload)
         threads = params["threads"]
         assert isinstance(threads, int)
-        other = "nchw" if w.layout == "channels_last" else "channels_last"
+        other = _other(w)
         weight, bias = weight_of(constants)
         weight = pinned(weight, other)
         own = format_of(w.layout)
@@ -63,3 +65,7 @@ class TorchOtherLayout(Algorithm):
         itemsize = ITEMSIZE_BYTES[w.dtype]
         images = w.n * (w.c * w.h * w.w + w.k * w.out_h * w.out_w) * itemsize  # both in the other layout
         return Built(limited(call, threads), weight.numel() * itemsize + images + padded_bytes(w, itemsize))
+
+
+def _other(w: Conv2d) -> str:
+    return "nchw" if w.layout == "channels_last" else "channels_last"

@@ -38,7 +38,7 @@ class Framework(Algorithm):
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         if workload.dims()["dtype"] == "i8":
             return "torch sums i8 products in i8, which overflows"
-        return ""
+        return framework_conv.reads_past_the_image(workload, workload.layout) if isinstance(workload, Conv2d) else ""
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         from autotune.space import SearchSpace

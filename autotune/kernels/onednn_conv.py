@@ -11,6 +11,7 @@ from autotune.kernels.framework_conv import (
     padded_bytes,
     padding_of,
     pinned,
+    reads_past_the_image,
     weight_of,
 )
 from autotune.kernels.threads import limited
@@ -47,7 +48,8 @@ class OneDnnConv(Algorithm):
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         import torch
 
-        dtype = conv(workload).dtype
+        w = conv(workload)
+        dtype = w.dtype
         if not torch._C._has_mkldnn:
             return "this build of torch has no oneDNN"
         if dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -56,7 +58,7 @@ class OneDnnConv(Algorithm):
             return "oneDNN needs AVX512-FP16 or AVX-NE-CONVERT for f16"
         if dtype not in ("f32", "bf16", "f16"):
             return f"oneDNN's convolution takes f32, bf16 and f16, not {dtype}"
-        return ""
+        return reads_past_the_image(w, "channels_last")
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         w = conv(workload)

@@ -17,8 +17,8 @@ branch_labels = None
 depends_on = None
 
 # What lookup serves for each workload and machine: the fastest decided config that beats the default by 2 % and beyond
-# its interval, on a quiet machine, with no more error than rounding explains; where none does (beats_default = 0), the default. For
-# people: lookup also breaks ties, takes other error budgets and looks at kernel revisions.
+# its interval, on a quiet machine, with no more error than rounding explains; where none does (beats_default = 0), the
+# default. For people: lookup also breaks ties, takes other error budgets and looks at kernel revisions.
 BEST_CONFIGS = """
 CREATE VIEW best_configs AS
 SELECT w.op, w.spec AS workload, h.name AS hardware, h.allowed_cpus, e.framework, c.algorithm, c.params, c.placement,
