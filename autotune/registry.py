@@ -40,10 +40,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fbgemm_int8": "autotune.kernels.fbgemm:FbgemmInt8",
         "tiled": "autotune.kernels.tiled:Tiled",
         "numba_tiled": "autotune.kernels.numba_tiled:NumbaTiled",
+        "winograd": "autotune.kernels.winograd:Winograd",
         "torch_other_layout": "autotune.kernels.conv_layout:TorchOtherLayout",
         "onednn_conv": "autotune.kernels.onednn_conv:OneDnnConv",
         "nnpack": "autotune.kernels.nnpack:NnPack",
         "unfold_mm": "autotune.kernels.unfold_mm:UnfoldMm",
+        "implicit_gemm": "autotune.kernels.implicit_gemm:ImplicitGemm",
+        "depthwise": "autotune.kernels.depthwise:Depthwise",
     },
 }
 

@@ -334,7 +334,15 @@ def test_an_explained_header_keeps_the_revision(tmp_path: Path, with_headers: st
 
 @needs_compiler
 def test_headers_of_the_package_are_found_from_anywhere(source: str) -> None:
-    defines = {"REAL": "float", "LANES": 4, "MR": 2, "NV": 1, "UNROLL": 1, "PREFETCH": 0, "ACT": 5}
+    defines: dict[str, str | int] = {
+        "REAL": "float",
+        "LANES": 4,
+        "MR": 2,
+        "NV": 1,
+        "UNROLL": 1,
+        "PREFETCH": 0,
+        "ACT": 5,
+    }
     Path(source).write_text('#include "tile.hpp"\nextern "C" int answer() { return (int)activate_one(7.5f); }\n')
     assert "struct Tile" in compiler.source_text(source)
     assert ctypes.CDLL(compiler.shared_library(source, defines)).answer() == 6

@@ -1,8 +1,8 @@
 """Finds a C++ compiler, and compiles one source with given defines into a cached shared library.
 
 The cache key holds everything that decides the object code: source text with its quoted includes, defines,
-flags, compiler identity, and the silicon that `-march=native` resolves to. A cache folder shared with a lesser machine is therefore
-safe: that machine computes another key and compiles its own.
+flags, compiler identity, and the silicon that `-march=native` resolves to. A cache folder shared with a lesser
+machine is therefore safe: that machine computes another key and compiles its own.
 """
 
 from __future__ import annotations

@@ -20,24 +20,11 @@
 // those of the OpenMP pool that the framework already runs, reached through GOMP_parallel's address: one
 // pool, no second set of spinning threads.
 //
-// Compile-time: REAL (float|double), LANES (vector width), MR, NV (NR = NV * LANES), UNROLL (of k), PREFETCH (k-steps
-// ahead in B, 0 = none), PACK_A, PACK_B (0: a dynamic B is read in place), ACT. Everything else is in Plan.
+// Compile-time: those of tile.hpp, PACK_A, PACK_B (0: a dynamic B is read in place). Everything else is in Plan.
 
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <new>
+#include "tile.hpp"
 
-using real = REAL;
-using i64 = std::int64_t;
-typedef real vec __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real))));
-typedef real avec __attribute__((vector_size(LANES * sizeof(real))));
-
-constexpr i64 NR = NV * LANES;
-enum Activation { NONE, RELU, GELU, GELU_TANH, SILU };
 enum Split { SPLIT_M, SPLIT_N, SPLIT_K, SPLIT_BATCH };
-
-using ParallelFn = void (*)(void (*)(void *), void *, unsigned, unsigned);
 
 // Mirrored by kernels/tiled.py, field by field.
 struct Plan {
@@ -60,153 +47,10 @@ struct Operands {
 
 namespace {
 
-constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
-constexpr i64 max(i64 a, i64 b) { return a > b ? a : b; }
-
-// ---- epilogue ---------------------------------------------------------------------------------------------
-
-constexpr bool HAS_ACT = ACT != NONE;
-
-#define EACH(i, n) _Pragma("GCC unroll 32") for (int i = 0; i < (n); ++i)
-
-// exp by range reduction to |r| <= ln2/2 and a degree-6 polynomial (Cephes expf coefficients), error < 2 ulp. NaN stays NaN.
-template <class F>
-inline F exp_lanes(F x) {
-  if constexpr (sizeof(real) == 4) {
-    typedef std::int32_t ints __attribute__((vector_size(sizeof(F))));
-    const F lo = F{} - 87.0f, hi = F{} + 88.0f, given = x;
-    x = x < lo ? lo : (x > hi ? hi : x);
-    F shifted = x * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to nearest in the low bits
-    ints n = (ints)shifted - (ints)(F{} + 12582912.0f);
-    F rounded = shifted - 12582912.0f;
-    F r = x - rounded * 0.693359375f + rounded * 2.12194440e-4f;
-    F p = F{} + 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    F y = p * (F)((n + 127) << 23);
-    return given > hi ? F{} + __builtin_inff() : y;
-  } else {
-    for (unsigned l = 0; l < sizeof(F) / sizeof(real); ++l) x[l] = __builtin_exp(x[l]);
-    return x;
-  }
-}
-
-// erf by Abramowitz and Stegun 7.1.26 (|error| <= 1.5e-7) in f32, by the C library in f64.
-template <class F>
-inline F erf_lanes(F x) {
-  if constexpr (sizeof(real) == 4) {
-    F a = x < 0.0f ? -x : x;
-    F t = 1.0f / (0.3275911f * a + 1.0f);
-    F p = F{} + 1.061405429f;
-    p = p * t - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    F y = 1.0f - p * t * exp_lanes(-a * a);
-    return x < 0.0f ? -y : y;
-  } else {
-    for (unsigned l = 0; l < sizeof(F) / sizeof(real); ++l) x[l] = __builtin_erf(x[l]);
-    return x;
-  }
-}
-
-template <class F>
-inline F activate(F x) {
-  if constexpr (ACT == RELU) return x < 0 ? F{} : x;  // NaN < 0 is false: NaN stays
-  if constexpr (ACT == GELU) return x * (real)0.5 * ((real)1 + erf_lanes(x * (real)0.70710678118654752));
-  if constexpr (ACT == GELU_TANH) {  // (1 + tanh u) / 2 = 1 / (1 + exp(-2u))
-    F u = x * ((real)0.79788456080286536 + (real)0.035677408136300125 * x * x);
-    return x / ((real)1 + exp_lanes(u * (real)-2));
-  }
-  if constexpr (ACT == SILU) return x / ((real)1 + exp_lanes(-x));
-  return x;
-}
-
-inline real activate_one(real x) {
-  avec v = {};
-  v[0] = x;
-  return activate(v)[0];
-}
-
-// ---- register tile ----------------------------------------------------------------------------------------
-
-struct Tile {
-  i64 rows, cols;   // valid part of MR x NR
-  bool first, last;  // of the blocks along k: start from zero; finish with bias and activation
-  const real *bias;  // of this panel, or null
-};
-
-inline real *row_of(real *c, i64 c_row, i64 i) { return c + i * c_row; }
-
-void store_partial(const real *acc, real *c, i64 c_row, const Tile &t) {
-  for (i64 i = 0; i < t.rows; ++i) {
-    const real *from = acc + i * NR;
-    real *to = row_of(c, c_row, i);
-    real line[NR];
-    for (i64 j = 0; j < NR; ++j) line[j] = from[j];
-    if (!t.first)
-      for (i64 j = 0; j < t.cols; ++j) line[j] += to[j];
-    if (t.last) {
-      if (t.bias)
-        for (i64 j = 0; j < t.cols; ++j) line[j] += t.bias[j];
-      if constexpr (HAS_ACT)
-        for (i64 j = 0; j < NR; j += LANES) *(vec *)(line + j) = activate(*(vec *)(line + j));
-    }
-    std::memcpy(to, line, t.cols * sizeof(real));
-  }
-}
-
-// C tile += A tile . B panel over kc steps. a_row and b_row, the strides between rows, count only for operands in place.
-__attribute__((noinline)) void tile_product(i64 kc, const real *a, i64 a_row, const real *b, i64 b_row, real *c, i64 c_row,
-                                            const Tile &t) {
-  const i64 a_col = PACK_A ? MR : 1;
-  if (PACK_A) a_row = 1;
-  if (PACK_B) b_row = NR;
-  vec acc[MR][NV] = {};
-  const auto step = [&](const real *ak, const real *bk) __attribute__((always_inline)) {
-    vec line[NV];
-    EACH(j, NV) line[j] = *(const vec *)(bk + j * LANES);
-    EACH(i, MR) {
-      const real value = ak[i * a_row];
-      EACH(j, NV) acc[i][j] += value * line[j];
-    }
-  };
-  i64 p = 0;
-  for (; p + UNROLL <= kc; p += UNROLL) {
-    EACH(u, UNROLL) {
-      if constexpr (PREFETCH > 0)
-        for (i64 byte = 0; byte < NR * (i64)sizeof(real); byte += 64)
-          __builtin_prefetch((const char *)(b + (u + PREFETCH) * b_row) + byte);
-      step(a + u * a_col, b + u * b_row);
-    }
-    a += UNROLL * a_col;
-    b += UNROLL * b_row;
-  }
-  for (; p < kc; ++p) {
-    step(a, b);
-    a += a_col;
-    b += b_row;
-  }
-  if (t.rows == MR && t.cols == NR && !(HAS_ACT && t.last)) {
-    const bool add_bias = t.last && t.bias;
-    EACH(i, MR) {
-      real *to = row_of(c, c_row, i);
-      EACH(j, NV) {
-        vec v = acc[i][j];
-        if (!t.first) v += *(vec *)(to + j * LANES);
-        if (add_bias) v += *(const vec *)(t.bias + j * LANES);
-        *(vec *)(to + j * LANES) = v;
-      }
-    }
-  } else {
-    real spill[MR * NR];
-    EACH(i, MR) EACH(j, NV) *(vec *)(spill + i * NR + j * LANES) = acc[i][j];
-    store_partial(spill, c, c_row, t);
-  }
+// C tile += A tile . B panel. a_row and b_row, the strides between rows, count only for operands in place.
+__attribute__((noinline)) void product(i64 kc, const real *a, i64 a_row, const real *b, i64 b_row, real *c, i64 c_row, const Tile &t) {
+  const Tile tile = {t.rows, t.cols, t.first, t.last, t.col_bias, nullptr, nullptr};  // constants fold into the epilogue
+  tile_product(kc, a, PACK_A ? 1 : a_row, PACK_A ? MR : 1, b, PACK_B ? NR : b_row, c, c_row, tile);
 }
 
 // ---- packing ----------------------------------------------------------------------------------------------
@@ -241,31 +85,9 @@ void pack_b_panel(const real *b, i64 b_row, i64 b_col, i64 j0, i64 n, i64 k, rea
   }
 }
 
-// Scratch that grows and stays with its thread: no allocation in the steady state, and calls from several threads do not meet.
-struct Scratch {
-  real *data = nullptr;
-  i64 capacity = 0;
-  real *get(i64 count) {
-    if (count > capacity) {
-      std::free(data);
-      capacity = 0;
-      data = static_cast<real *>(std::aligned_alloc(64, (count * sizeof(real) + 63) / 64 * 64));
-      if (!data) throw std::bad_alloc();
-      capacity = count;
-    }
-    return data;
-  }
-  ~Scratch() { std::free(data); }
-};
 thread_local Scratch a_scratch, b_scratch, partial_scratch, tail_scratch;
 
 // ---- loop nest --------------------------------------------------------------------------------------------
-
-struct Range {
-  i64 begin, end;
-};
-
-Range share(i64 total, i64 part, i64 parts) { return {total * part / parts, total * (part + 1) / parts}; }
 
 // B as the loop nest sees it: packed panels, or rows in place (all panels but a partial last one, which is packed).
 struct BSource {
@@ -316,11 +138,11 @@ void run_block(const Block &w) {
           }
           const real *bias = plan.bias ? plan.bias + j * NR : nullptr;
           for (i64 i = 0; i < rows; i += MR) {
-            const Tile tile = {min(MR, rows - i), cols, first, last, bias};
+            const Tile tile = {min(MR, rows - i), cols, first, last, bias, nullptr, nullptr};
             real *c = w.op.c + (ic + i) * w.op.c_row + j * NR;
             const bool there = i < in_place;
             const real *a_tile = there ? a + i * w.op.a_row : copied + (i - in_place) * kc;
-            tile_product(kc, a_tile, there ? w.op.a_row : kc, b, b_row, c, w.op.c_row, tile);
+            product(kc, a_tile, there ? w.op.a_row : kc, b, b_row, c, w.op.c_row, tile);
           }
         }
       }
@@ -330,39 +152,17 @@ void run_block(const Block &w) {
 
 // ---- parallel regions -------------------------------------------------------------------------------------
 
-// Runs body(0 .. tasks-1), each once, on up to `threads` threads of the pool.
 template <class Body>
 void parallel(const Plan &plan, i64 tasks, const Body &body) {
-  const i64 threads = min(plan.threads, tasks);
-  if (threads <= 1 || !plan.parallel) {
-    for (i64 t = 0; t < tasks; ++t) body(t);
-    return;
-  }
-  struct Region {
-    const Body *body;
-    i64 tasks;
-    i64 next;
-    bool failed;  // an exception must not cross the pool's frames
-  } region{&body, tasks, 0, false};
-  plan.parallel(
-      [](void *data) {
-        auto &r = *static_cast<Region *>(data);
-        try {
-          for (i64 t; (t = __atomic_fetch_add(&r.next, 1, __ATOMIC_RELAXED)) < r.tasks;) (*r.body)(t);
-        } catch (...) {
-          __atomic_store_n(&r.failed, true, __ATOMIC_RELAXED);
-        }
-      },
-      &region, static_cast<unsigned>(threads), 0);
-  if (region.failed) throw std::bad_alloc();
+  parallel(plan.parallel, plan.threads, tasks, body);
 }
 
-i64 panels_of(i64 n) { return (n + NR - 1) / NR; }
+i64 panels_of(i64 n) { return ceil_div(n, NR); }
 
 // Sums the partial results of a split along k and finishes them.
 void reduce_rows(const Plan &plan, const real *partial, i64 parts, i64 m, const Operands &op, Range rows) {
   for (i64 i = rows.begin; i < rows.end; ++i) {
-    real *to = row_of(op.c, op.c_row, i);
+    real *to = op.c + i * op.c_row;
     for (i64 j0 = 0; j0 < plan.n; j0 += NR) {
       const i64 cols = min(NR, plan.n - j0);
       real line[NR] = {};
@@ -408,7 +208,7 @@ void one_product(const Plan &plan, i64 m, const Operands &op, const BSource &b) 
 // k == 0: the sum over nothing, plus bias, activated.
 void empty_sum(const Plan &plan, i64 m, const Operands &op) {
   for (i64 i = 0; i < m; ++i)
-    for (i64 j = 0; j < plan.n; ++j) row_of(op.c, op.c_row, i)[j] = activate_one(plan.bias ? plan.bias[j] : 0);
+    for (i64 j = 0; j < plan.n; ++j) op.c[i * op.c_row + j] = activate_one(plan.bias ? plan.bias[j] : 0);
 }
 
 BSource dynamic_b(const Plan &plan, const Operands &op, bool in_parallel) {

@@ -1,0 +1,88 @@
+"""What the project's own convolution kernels share around their C++: types, activations, loading and the call."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from autotune.errors import Unavailable
+from autotune.ops.conv2d import Conv2d, in_layout, plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import torch
+
+    from autotune.ops import Kernel
+    from autotune.space import Params
+    from autotune.types import HardwareProfile
+
+REALS = {"f32": ("float", 4), "f64": ("double", 8)}
+"""dtype → its C++ type, bytes."""
+
+ACTIVATION_CODES = {"none": 0, "relu": 1, "silu": 4, "relu6": 5, "hardswish": 6}
+"""The enum Activation of cpp/tile.hpp."""
+
+
+def parallel_threads(hardware: HardwareProfile) -> tuple[int, ...]:
+    """All counts where torch runs on libgomp, whose pool the kernels borrow; otherwise the calling thread."""
+    from autotune import environment
+    from autotune.kernels import thread_counts
+
+    return thread_counts(hardware) if environment.current().threads == "gomp" else (1,)
+
+
+@cache
+def load(path: str) -> ctypes.CDLL:
+    """The compiled convolution, its functions typed: convolve(plan, x, residual, y), scratch_size(plan) per thread."""
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise Unavailable(f"the compiled kernel {path} does not load: {error}") from error
+    pointer = ctypes.c_void_p
+    library.scratch_size.argtypes, library.scratch_size.restype = (pointer,), ctypes.c_int64
+    library.convolve.argtypes, library.convolve.restype = (pointer, pointer, pointer, pointer), ctypes.c_int
+    return library
+
+
+def kernel(
+    w: Conv2d,
+    library: ctypes.CDLL,
+    plan: ctypes.Structure,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    keep: tuple[object, ...],
+) -> Kernel:
+    """The callable: x [n, c, h, w] in any memory format, and the residual, to a fresh result in the workload's layout.
+
+    `keep` lives as long as the kernel: what the plan points to. Without memory for scratch, torch takes over.
+    """
+    import torch
+
+    layout = w.layout
+    stored = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    shape = (w.n, w.k, w.out_h, w.out_w)
+    address = ctypes.addressof(plan)
+    run, empty = library.convolve, torch.empty
+
+    def call(x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if x.is_neg() or not x.is_contiguous(memory_format=stored):  # lazily negated memory has the other sign
+            x = in_layout(x.resolve_neg(), layout)
+        added = 0
+        if residual is not None:
+            if residual.is_neg() or not residual.is_contiguous(memory_format=stored):
+                residual = in_layout(residual.resolve_neg(), layout)
+            added = residual.data_ptr()
+        y = empty(shape, dtype=x.dtype, memory_format=stored)
+        if run(address, x.data_ptr(), added, y.data_ptr()):
+            return in_layout(plain(w, weight, bias, x, residual), layout)
+        return y
+
+    call._keep = (plan, *keep)  # type: ignore[attr-defined]  # the kernel holds their addresses
+    return call
+
+
+def number(params: Params, name: str) -> int:
+    """An integer parameter."""
+    value = params[name]
+    assert isinstance(value, int)
+    return value
