@@ -15,7 +15,7 @@ from autotune import hardware, registry
 from autotune.kernels import compiler, depthwise, own_conv
 from autotune.kernels.depthwise import Depthwise
 from autotune.measure.check import Case, check
-from autotune.ops.conv2d import ACTIVATIONS, LAYOUTS, Conv2d
+from autotune.ops.conv2d import ACTIVATIONS, LAYOUTS, Conv2d, finish, in_layout, plain
 from autotune.space import Params
 from autotune.types import HardwareProfile, Status
 from tests.conv_contract import ConvContract
@@ -110,8 +110,6 @@ def test_it_writes_only_its_result(layout: str, width: int) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_at_extremes_match_the_framework(activation: str, layout: str) -> None:
-    from autotune.ops.conv2d import finish, in_layout
-
     workload = Conv2d(1, 2, 4, 5, 2, 1, 1, groups=2, activation=activation, layout=layout)
     special = [0.0, -0.0, 1e-30, -3.0, 3.0, 6.0, 7.0, 88.0, -88.0, 200.0, -200.0, 1e30]
     special += [float("inf"), float("nan")]
@@ -142,3 +140,38 @@ def test_it_stays_inside_its_operands(layout: str) -> None:
     command = [sys.executable, "-m", "tests.guarded", "depthwise", layout]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_memory_format_of_image_and_residual_is_taken(layout: str) -> None:
+    workload = Conv2d(2, 8, 10, 12, 8, 3, 3, padding=1, groups=8, bias=True, residual=True, layout=layout)
+    constants = registry.op("conv2d").constants(workload, 5)
+    x, residual = registry.op("conv2d").inputs(workload, 5)
+    call = SUBJECT.build(workload, SUBJECT.space(workload, profile()).seeds[0], constants).call
+    wide = torch.randn(2, 16, 10, 24)[:, ::2, :, ::2]
+    for image in (x, in_layout(x, "channels_last"), in_layout(x, "nchw"), wide, x[:1].expand(x.shape), x._neg_view()):
+        for added in (
+            residual,
+            in_layout(residual, "nchw"),
+            in_layout(residual, "channels_last"),
+            residual._neg_view(),
+        ):
+            y = call(image, added)
+            assert torch.allclose(y, plain(workload, constants["weight"], constants["bias"], image, added), atol=1e-4)
+            assert not registry.op("conv2d").result_problem(workload, y)
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("at", [(0, 0), (6, 6), (3, 0), (0, 6)])
+def test_nan_reaches_what_depends_on_it_only(at: tuple[int, int], layout: str) -> None:
+    """Vectors read across borders of rows and planes: what they read there must not count, NaN included."""
+    workload = Conv2d(1, 20, 7, 7, 20, 3, 3, padding=1, groups=20, layout=layout)
+    constants = registry.op("conv2d").constants(workload, 5)
+    (x,) = registry.op("conv2d").inputs(workload, 5)
+    x[0, 9, at[0], at[1]] = float("nan")
+    for params in SUBJECT.space(workload, profile()).seeds:
+        y = SUBJECT.build(workload, params, constants).call(x)
+        expected = plain(workload, constants["weight"], None, x)
+        assert torch.equal(y.isnan(), expected.isnan())
