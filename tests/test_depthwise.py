@@ -147,6 +147,8 @@ def test_it_stays_inside_its_operands(layout: str) -> None:
 def test_any_memory_format_of_image_and_residual_is_taken(layout: str) -> None:
     workload = Conv2d(2, 8, 10, 12, 8, 3, 3, padding=1, groups=8, bias=True, residual=True, layout=layout)
     constants = registry.op("conv2d").constants(workload, 5)
+    weight = constants["weight"]
+    assert weight is not None
     x, residual = registry.op("conv2d").inputs(workload, 5)
     call = SUBJECT.build(workload, SUBJECT.space(workload, profile()).seeds[0], constants).call
     wide = torch.randn(2, 16, 10, 24)[:, ::2, :, ::2]
@@ -158,7 +160,7 @@ def test_any_memory_format_of_image_and_residual_is_taken(layout: str) -> None:
             residual._neg_view(),
         ):
             y = call(image, added)
-            assert torch.allclose(y, plain(workload, constants["weight"], constants["bias"], image, added), atol=1e-4)
+            assert torch.allclose(y, plain(workload, weight, constants["bias"], image, added), atol=1e-4)
             assert not registry.op("conv2d").result_problem(workload, y)
 
 
@@ -169,9 +171,11 @@ def test_nan_reaches_what_depends_on_it_only(at: tuple[int, int], layout: str) -
     """Vectors read across borders of rows and planes: what they read there must not count, NaN included."""
     workload = Conv2d(1, 20, 7, 7, 20, 3, 3, padding=1, groups=20, layout=layout)
     constants = registry.op("conv2d").constants(workload, 5)
+    weight = constants["weight"]
+    assert weight is not None
     (x,) = registry.op("conv2d").inputs(workload, 5)
     x[0, 9, at[0], at[1]] = float("nan")
     for params in SUBJECT.space(workload, profile()).seeds:
         y = SUBJECT.build(workload, params, constants).call(x)
-        expected = plain(workload, constants["weight"], None, x)
+        expected = plain(workload, weight, None, x)
         assert torch.equal(y.isnan(), expected.isnan())

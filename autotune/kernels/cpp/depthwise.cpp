@@ -238,7 +238,8 @@ i64 scratch_size(const Plan *p) {
   return reach + chunks_of(*p) * FILTER_W * LANES + MARGIN + reach + (p->h + 1) * p->w;
 }
 
-// y = act(conv(x, W) + bias + residual), all in the compiled layout. out_h >= BLOCK_H, out_w >= BLOCK_W, and c >= LANES in channels_last.
+// y = act(conv(x, W) + bias + residual), all in the compiled layout. out_h >= BLOCK_H, out_w >= BLOCK_W; in channels_last,
+// c >= LANES.
 // Returns 0, or 1 when out of memory.
 int convolve(const Plan *p, const real *x, const real *residual, real *y) try {
   if (p->n > 0) run(*p, {x, residual, y});

@@ -48,7 +48,8 @@ struct Operands {
 namespace {
 
 // C tile += A tile . B panel. a_row and b_row, the strides between rows, count only for operands in place.
-__attribute__((noinline)) void product(i64 kc, const real *a, i64 a_row, const real *b, i64 b_row, real *c, i64 c_row, const Tile &t) {
+__attribute__((noinline)) void product(i64 kc, const real *a, i64 a_row, const real *b, i64 b_row, real *c, i64 c_row,
+                                       const Tile &t) {
   const Tile tile = {t.rows, t.cols, t.first, t.last, t.col_bias, nullptr, nullptr};  // constants fold into the epilogue
   tile_product(kc, a, PACK_A ? 1 : a_row, PACK_A ? MR : 1, b, PACK_B ? NR : b_row, c, c_row, tile);
 }
