@@ -135,6 +135,7 @@ class _Job:
     def __init__(self, sweep: Sweep, workload: Workload, index: int, jobs: int) -> None:
         self.sweep, self.workload, self.index, self.jobs = sweep, workload, index, jobs
         self.screened: dict[Config, Measurement] = {}
+        self.disturbed: dict[Config, int] = {}  # how often a config was screened on a busy machine only
         self.failures = 0
         self.best = 1.0
         self.since_progress = 0
@@ -185,12 +186,18 @@ class _Job:
         return found
 
     def _recall(self, strategy: Strategy) -> None:
-        """Tells the strategy what the store holds for this very identity, so that it is not measured again."""
+        """Tells the strategy what the store holds for this very identity, so that it is not measured again.
+
+        What was screened while something else used the machine is screened again: its rank says nothing.
+        """
         sweep = self.sweep
         for record in sweep.store.records(self.workload.key, sweep.hardware.key, sweep.environment.key):
             same = record.stage is Stage.SCREEN and record.spec == sweep.spec
             if same and record.kernel_revision == self.candidates.revision(record.config):
-                self._learn(strategy, record.config, record.measurement)
+                if record.measurement.contended:
+                    self.disturbed[record.config] = record.repetition + 1
+                else:
+                    self._learn(strategy, record.config, record.measurement)
         self.since_progress = 0
 
     def _note_refusals(self) -> None:
@@ -214,7 +221,7 @@ class _Job:
             self.sweep.runner.prepare(self.task, batch)
             for config in batch:
                 measurement = self.sweep.runner.measure(self.task, config, Stage.SCREEN)
-                record = self._record(config, measurement, Stage.SCREEN)
+                record = self._record(config, measurement, Stage.SCREEN, self.disturbed.get(config, 0))
                 self.sweep.store.add([record])
                 self._learn(strategy, config, measurement)
                 self._observe(record)
