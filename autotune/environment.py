@@ -41,7 +41,7 @@ def _read(kind: str) -> Environment:
     num_threads, wait_policy = settings.thread_policy()
     return Environment(
         framework=f"torch {torch}" if torch else "",
-        libraries=(*others, *settings.library_overrides()),
+        libraries=(*others, *settings.compute_overrides()),
         compiler=compiler.identity(),
         driver=gpu_driver() if kind == "gpu" else "",
         threads=thread_runtime(),

@@ -60,7 +60,7 @@ def preloaded(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return tuple(os.path.basename(path) for path in environ.get("LD_PRELOAD", "").replace(":", " ").split())
 
 
-def library_overrides(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def compute_overrides(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Settings, as set, that make a compute library choose other kernels or another number of threads."""
     names = (
         "ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "KMP_AFFINITY", "MKL_CBWR",

@@ -155,7 +155,7 @@ def test_settings_that_change_what_is_fast_are_identity(monkeypatch: pytest.Monk
 
 def test_overrides_are_told_as_set() -> None:
     environ = {"MKL_NUM_THREADS": "2", "ATEN_CPU_CAPABILITY": "avx2", "HOME": "/", "MKL_CBWR": ""}
-    assert settings.library_overrides(environ) == ("ATEN_CPU_CAPABILITY=avx2", "MKL_NUM_THREADS=2")
+    assert settings.compute_overrides(environ) == ("ATEN_CPU_CAPABILITY=avx2", "MKL_NUM_THREADS=2")
 
 
 def test_gpu_drivers(tmp_path: Path) -> None:

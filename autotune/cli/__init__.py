@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from autotune import __version__
+from autotune import __version__, settings
 from autotune.errors import AutotuneError
 
 COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "db")
@@ -23,8 +23,9 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="autotune",
         description="Finds, keeps and looks up the fastest correct implementation of each operator on this machine.",
-        epilog="Start with:\n  autotune sweep --suite bert-base --budget 2m\n"
-        "  autotune lookup 'linear m=16 n=3072 k=768 bias=1 activation=gelu'",
+        epilog="start with:\n  autotune sweep --suite bert-base --budget 2m\n"
+        "  autotune lookup 'linear m=16 n=3072 k=768 bias=1 activation=gelu'\n\nenvironment:\n"
+        + "\n".join(f"  {name:<16} {meaning}" for name, meaning in settings.VARIABLES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"autotune {__version__}")
