@@ -111,6 +111,8 @@ def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], bud
         stays += (
             "; some results were left out because something else was using the machine, sweep again when it is quiet"
         )
+    if any(c not in current and (workload.key, c.config.key) not in _quarantined for c in choices):
+        stays += "; results of other kernel revisions were left out, sweep again"
     if not eligible:  # nothing is faster, and the default's own measurement is missing: merged from parts, say
         time_ns = current[0].baseline_ns
         return Answer(workload, default, Origin.EXACT, stays, time_ns, 1.0, (1.0, 1.0), source=source, builder=build)

@@ -133,6 +133,13 @@ def test_results_of_another_kernel_revision_are_not_served(store: SqlStore) -> N
     assert autotune.lookup(WORKLOAD).config == FAST
 
 
+def test_left_out_revisions_are_mentioned_when_the_default_is_served(store: SqlStore) -> None:
+    store.add([default(), record(FAST, 500, kernel_revision="old")])
+    answer = autotune.lookup(WORKLOAD)
+    assert answer.config == Config("torch")
+    assert "other kernel revisions" in answer.reason
+
+
 def test_the_error_budget_decides(store: SqlStore) -> None:
     store.add([default(), record(FAST, 500), record(FASTER_BUT_LOSSY, 100, error=0.02)])
     assert autotune.lookup(WORKLOAD).config == FAST
