@@ -124,16 +124,10 @@ class Measurement:
         """Median of paired ratios baseline/candidate; > 1 is faster than the default."""
         return stats.median_ratio(self.baseline_ns, self.times_ns) if self.times_ns else None
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
         """95 % bootstrap interval of `speedup`; computed on first use (a few ms), then kept."""
-        if not self.times_ns:
-            return None
-        cached = self.__dict__.get("_interval")
-        if cached is None:
-            cached = stats.bootstrap_interval(self.baseline_ns, self.times_ns)
-            object.__setattr__(self, "_interval", cached)
-        return cached
+        return stats.bootstrap_interval(self.baseline_ns, self.times_ns) if self.times_ns else None
 
 
 def utc_now() -> datetime:

@@ -1,14 +1,21 @@
-"""What a vector kernel needs to know of the instruction set: register width and count."""
+"""What the project's own C++ kernels share: element types, vector registers, and the threads they may use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autotune import environment
+from autotune.kernels import thread_counts
+from autotune.noun import Noun, noun
 
-from autotune.types import HardwareProfile
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autotune.types import HardwareProfile
+
+REALS = {"f32": ("float", 4), "f64": ("double", 8)}
+"""dtype → its C++ type, bytes."""
 
 
-@dataclass(frozen=True)
-class Isa:
+@noun
+class Isa(Noun):
     """`vector_bytes`: usable widths, widest first. `registers`: vector registers."""
 
     vector_bytes: tuple[int, ...]
@@ -22,3 +29,8 @@ def native_isa(hardware: HardwareProfile) -> Isa:
     if "avx2" in hardware.isa:
         return Isa((32,), 16)
     return Isa((16,), 32 if hardware.arch in ("aarch64", "arm64") else 16)
+
+
+def parallel_threads(hardware: HardwareProfile) -> tuple[int, ...]:
+    """All counts where torch runs on libgomp, whose pool the kernels borrow; otherwise the calling thread."""
+    return thread_counts(hardware) if environment.current().threads == "gomp" else (1,)

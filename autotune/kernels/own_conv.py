@@ -14,21 +14,9 @@ if TYPE_CHECKING:
 
     from autotune.ops import Kernel
     from autotune.space import Params
-    from autotune.types import HardwareProfile
-
-REALS = {"f32": ("float", 4), "f64": ("double", 8)}
-"""dtype → its C++ type, bytes."""
 
 ACTIVATION_CODES = {"none": 0, "relu": 1, "silu": 4, "relu6": 5, "hardswish": 6}
 """The enum Activation of cpp/tile.hpp."""
-
-
-def parallel_threads(hardware: HardwareProfile) -> tuple[int, ...]:
-    """All counts where torch runs on libgomp, whose pool the kernels borrow; otherwise the calling thread."""
-    from autotune import environment
-    from autotune.kernels import thread_counts
-
-    return thread_counts(hardware) if environment.current().threads == "gomp" else (1,)
 
 
 @cache

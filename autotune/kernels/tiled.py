@@ -6,9 +6,10 @@ import ctypes
 import math
 from functools import cache
 
-from autotune import environment, paths
+from autotune import paths
 from autotune.errors import Unavailable
-from autotune.kernels import Algorithm, Built, Constants, compiler, thread_counts
+from autotune.kernels import Algorithm, Built, Constants, compiler
+from autotune.kernels.native import REALS, parallel_threads
 from autotune.kernels.operands import weight_and_bias
 from autotune.ops.activations import ACTIVATIONS, apply_activation
 from autotune.ops.gemm import Gemm
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.types import HardwareProfile, Workload
 
 SOURCE = paths.package_file("kernels", "cpp", "tiled.cpp")
-REALS = {"f32": ("float", 4), "f64": ("double", 8)}
 SPLITS = ("m", "n", "k", "batch")
 
 
@@ -62,7 +62,7 @@ class Tiled(Algorithm):
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         from autotune.kernels.tiled_space import tiled_space
 
-        return tiled_space(workload, hardware, REALS[_dtype(workload)][1], _parallel_threads(hardware))
+        return tiled_space(workload, hardware, REALS[_dtype(workload)][1], parallel_threads(hardware))
 
     def compile(self, workload: Workload, params: Params) -> None:
         compiler.shared_library(SOURCE, _defines(workload, params))
@@ -83,11 +83,6 @@ def _revision() -> str:
 def _dtype(workload: Workload) -> str:
     assert isinstance(workload, (Linear, Gemm))
     return workload.dtype
-
-
-def _parallel_threads(hardware: HardwareProfile) -> tuple[int, ...]:
-    """All counts where torch runs on libgomp, whose pool the kernel borrows; otherwise the calling thread."""
-    return thread_counts(hardware) if environment.current().threads == "gomp" else (1,)
 
 
 def _defines(workload: Workload, params: Params) -> dict[str, str | int]:
@@ -191,7 +186,7 @@ def _build_gemm(library: ctypes.CDLL, workload: Gemm, params: Params) -> Built:
     panels = math.ceil(n / nr) * k * nr if pack_b else k * nr
     together = min(_int(params, "threads"), batch) if params["split"] == "batch" else 1
     scratch = panels * together + _scratch_elements(params, m, n, k)
-    itemsize = {"f32": 4, "f64": 8}[workload.dtype]
+    itemsize = REALS[workload.dtype][1]
     return Built(call, scratch * itemsize)
 
 
