@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres import Databases
+
 PLUGIN = Path(__file__).parent / "plugin"
 
 
@@ -35,6 +37,28 @@ def _own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     online.refresh()
     yield
     online.refresh()
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """New databases on a real PostgreSQL server: started for this test process, or the one that is named."""
+    with Databases() as databases:
+        yield databases
+
+
+@pytest.fixture
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """The URL of an empty database on a real PostgreSQL server."""
+    with databases.new() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that does not exist yet or is empty: a file, then one on a real PostgreSQL server."""
+    if request.param == "sqlite":
+        return str(tmp_path / "tuning.sqlite")
+    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

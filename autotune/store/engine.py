@@ -25,8 +25,12 @@ from autotune.errors import InvalidInput, Unavailable
 from autotune.store.schema import UtcDateTime, sqlite_time
 
 BUSY_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10
 LOCK_PATIENCE_S = 60.0
 """How long a writer tries for its turn before it gives up; each try waits up to BUSY_TIMEOUT_S."""
+
+COPY_FROM_ROWS = 200
+"""Batches of at least this many rows go to PostgreSQL by COPY: setting that up takes about as long as 100 inserts."""
 
 CACHE_KIB = 32_768
 CHECKPOINT_PAGES = 4_000  # 16 MB of log: bulk inserts touch the same index pages again and again
@@ -84,15 +88,18 @@ def describe(url: URL) -> str:
     """The database's name for people: the path of a file, or the URL without its password."""
     if url.drivername == "sqlite":
         return str(url.database)
-    return url.set(query={}).render_as_string(hide_password=True)  # a query may hold a password as well
+    shown = url.set(drivername="postgresql", query={})  # a query may hold a password as well
+    return shown.render_as_string(hide_password=True)
 
 
 def make_engine(url: URL) -> Engine:
     """An engine for a parsed URL; nothing is opened yet. Raises `Unavailable` when the driver is not installed."""
     if url.drivername == "sqlite":
         return _sqlite_engine(url)
+    limits = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
     try:
-        return create_engine(url, hide_parameters=True, pool_pre_ping=True)
+        # rows are read a page at a time: prepared statements stay in the pool's few connections
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=limits)
     except (ImportError, NoSuchModuleError):
         raise Unavailable(
             f"{describe(url)} needs a database driver: install it with pip install 'autotune[cluster]'"
@@ -133,18 +140,20 @@ class InsertNew:
     """Inserts many rows of one table and leaves those whose primary key is there already as they are.
 
     On SQLite the compiled statement goes to the driver with plain tuples: SQLAlchemy's handling of each row's
-    parameters would take as long as the insert itself.
+    parameters would take as long as the insert itself. PostgreSQL takes many rows by COPY into a temporary table,
+    which knows no conflicts, and from there into the table.
     """
 
     def __init__(self, engine: Engine, table: Table) -> None:
+        self._table = table
         self._names = [column.name for column in table.columns]
         keys = list(table.primary_key.columns)
         self._statement = insert(engine, table).on_conflict_do_nothing(index_elements=keys)
-        self._key = itemgetter(*(column.name for column in keys))
+        self._key = itemgetter(*(self._names.index(column.name) for column in keys))
+        self._times = [at for at, column in enumerate(table.columns) if isinstance(column.type, UtcDateTime)]
         self._sql = ""
         if engine.dialect.name == "sqlite":
             self._sql = str(self._statement.compile(dialect=engine.dialect, column_keys=self._names))
-            self._times = [at for at, column in enumerate(table.columns) if isinstance(column.type, UtcDateTime)]
 
     def __call__(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
         """Returns how many were new. A row has the values of all columns, in the table's order."""
@@ -155,9 +164,27 @@ class InsertNew:
             for at in self._times:
                 rows = [(*row[:at], sqlite_time(row[at]), *row[at + 1 :]) for row in rows]
             return connection.exec_driver_sql(self._sql, list(rows), execution_options=options).rowcount
+        rows = sorted(rows, key=self._key)  # two that insert the same rows must not wait for each other
+        if len(rows) >= COPY_FROM_ROWS:
+            return self._copy(connection, rows)
         named = [dict(zip(self._names, row, strict=True)) for row in rows]
-        named.sort(key=self._key)  # two that insert the same rows must not wait for each other
         return connection.execute(self._statement, named, execution_options=options).rowcount
+
+    def _copy(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        name, columns = f"incoming_{self._table.name}", ", ".join(f'"{name}"' for name in self._names)
+        keys = ", ".join(column.name for column in self._table.primary_key.columns)
+        with connection.connection.cursor() as cursor:
+            cursor.execute(f"CREATE TEMPORARY TABLE {name} (LIKE {self._table.name}) ON COMMIT DROP")
+            with cursor.copy(f"COPY {name} ({columns}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+            cursor.execute(
+                f"INSERT INTO {self._table.name} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {name}"
+                f" ORDER BY {keys} ON CONFLICT ({keys}) DO NOTHING"
+            )
+            added = int(cursor.rowcount)
+            cursor.execute(f"DROP TABLE {name}")
+        return added
 
 
 def insert(engine: Engine, table: Table) -> sqlite.Insert | postgresql.Insert:
