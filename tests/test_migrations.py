@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import inspect
 
@@ -18,7 +19,8 @@ from autotune.dbschema import SCHEMA_REVISION, VERSION_TABLE
 from autotune.ops.gemm import Gemm
 from autotune.paths import migrations_dir
 from autotune.snapshot import Snapshot
-from autotune.store import JobKey, migrate
+from autotune.store import JobKey, Wish, migrate
+from autotune.store.embedded import PostgresServer
 from autotune.store.engine import make_engine, parse, writing
 from autotune.store.schema import metadata
 from autotune.store.sql import open_store, upgrade_store
@@ -27,6 +29,7 @@ from tests import store_samples as sample
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobKey(*sample.IDENTITY, space_key="space")
+WISH = Wish(Gemm(3, 2, 1), "", 2, 1.5)  # from 0002 on
 
 
 def golden_records() -> list[TuningRecord]:
@@ -45,8 +48,12 @@ def golden_records() -> list[TuningRecord]:
     ]
 
 
-def load(revision: str, path: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
+def load(revision: str, where: str) -> None:
+    if where.startswith("postgresql"):
+        with psycopg.connect(where) as connection:
+            connection.execute((GOLDEN / f"{revision}.postgresql.sql").read_text())  # type: ignore[arg-type]
+        return
+    with closing(sqlite3.connect(where)) as connection:
         connection.executescript((GOLDEN / f"{revision}.sql").read_text())
 
 
@@ -65,17 +72,18 @@ def test_revisions_are_numbered_without_a_gap_and_the_code_knows_the_last() -> N
 
 
 @pytest.mark.parametrize("revision", revisions())
-def test_a_golden_database_is_upgraded_and_read_back(path: str, revision: str) -> None:
-    load(revision, path)
-    assert upgrade_store(path) == (revision, SCHEMA_REVISION)
-    with open_store(path, create=False) as store:
+def test_a_golden_database_is_upgraded_and_read_back(where: str, revision: str) -> None:
+    load(revision, where)
+    assert upgrade_store(where) == (revision, SCHEMA_REVISION)
+    with open_store(where, create=False) as store:
         assert sorted(store.records(), key=lambda r: r.uid) == sorted(golden_records(), key=lambda r: r.uid)
         choices = store.choices(*sample.IDENTITY)  # found: keys are what they were
         assert [choice.config for choice in choices] == [sample.CONFIG, sample.config(2)]
-        report = store.finished_job(JOB)
-        assert report is not None
-        assert report.trials == 3
-    snapshot = Snapshot.open(path)
+        assert store.finished_jobs(*sample.IDENTITY)[JOB.space_key].trials == 3
+        assert store.wishes() == ((WISH,) if revision >= "0002" else ())
+    if where.startswith("postgresql"):
+        return
+    snapshot = Snapshot.open(where)
     assert snapshot is not None
     assert snapshot.choices(*sample.IDENTITY) == choices
     snapshot.close()
@@ -89,12 +97,12 @@ def test_the_newest_golden_database_is_what_a_new_one_is(path: str, tmp_path: Pa
     assert layout(path) == layout(new)
 
 
-def test_migrations_and_the_tables_in_the_code_agree(path: str) -> None:
+def test_migrations_and_the_tables_in_the_code_agree(where: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    open_store(path).close()
-    engine = make_engine(parse(path))
+    open_store(where).close()
+    engine = make_engine(parse(where))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": VERSION_TABLE})
         assert compare_metadata(context, metadata) == []
@@ -125,12 +133,12 @@ def test_every_key_column_is_not_null(path: str) -> None:
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_optuna_may_share_the_database(path: str, ours_first: bool) -> None:
+def test_optuna_may_share_the_database(where: str, ours_first: bool) -> None:
     optuna = pytest.importorskip("optuna")
-    url = f"sqlite:///{path}"
+    url = parse(where).render_as_string(hide_password=False)
 
     def ours() -> None:
-        with open_store(path) as store:
+        with open_store(where) as store:
             store.add([sample.record()])
 
     def theirs() -> None:
@@ -142,10 +150,11 @@ def test_optuna_may_share_the_database(path: str, ours_first: bool) -> None:
     for step in steps:
         step()
     assert optuna.load_study(storage=url, study_name="theirs").best_value == 1.5
-    with open_store(path, create=False) as store:
+    with open_store(where, create=False) as store:
         assert list(store.records()) == [sample.record()]
-    names = layout(path)
-    assert {"alembic_version", VERSION_TABLE, "studies", "measurements"} <= set(names)
+    engine = make_engine(parse(where))
+    assert {"alembic_version", VERSION_TABLE, "studies", "measurements"} <= set(inspect(engine).get_table_names())
+    engine.dispose()
 
 
 def test_logging_is_left_alone(path: str) -> None:
@@ -179,15 +188,23 @@ def layout(path: str) -> dict[str, str]:
 def write_golden() -> None:
     from tempfile import TemporaryDirectory
 
+    GOLDEN.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         path = f"{folder}/golden.sqlite"
-        with open_store(path) as store:
-            store.add(golden_records())
-            store.finish_job(JOB, 3)
+        fill(path)
         with closing(sqlite3.connect(path)) as connection:
             text = "\n".join(connection.iterdump())
-    GOLDEN.mkdir(exist_ok=True)
     (GOLDEN / f"{SCHEMA_REVISION}.sql").write_text(text + "\n")
+    with PostgresServer() as server:
+        fill(server.url())
+        (GOLDEN / f"{SCHEMA_REVISION}.postgresql.sql").write_text(server.dump())
+
+
+def fill(where: str) -> None:
+    with open_store(where) as store:
+        store.add(golden_records())
+        store.finish_job(JOB, 3)
+        store.wish([WISH])
 
 
 if __name__ == "__main__":

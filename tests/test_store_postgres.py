@@ -14,9 +14,9 @@ from autotune.dbschema import SCHEMA_REVISION
 from autotune.errors import Incompatible, Unavailable
 from autotune.ops.linear import Linear
 from autotune.store import Store, engine
+from autotune.store.embedded import PASSWORD, PostgresServer
 from autotune.store.sql import SqlStore, open_store, upgrade_store
 from autotune.types import Measurement, Status
-from scripts.postgres_server import PASSWORD, PostgresServer
 from tests import store_samples as sample
 from tests.postgres import query
 from tests.store_contract import StoreContract
@@ -206,7 +206,7 @@ def test_the_views_for_people_say_the_same_on_both(where: str) -> None:
     with open_store(where) as store:
         assert isinstance(store, SqlStore)
         store.add([sample.record(), sample.record(sample.failed(), config=sample.config(9))])
-        with store._engine.connect() as connection:
+        with store.engine.connect() as connection:
             best = connection.execute(text("SELECT workload, speedup, beats_default FROM best_configs")).one()
             failure = connection.execute(text("SELECT status, message FROM failures")).one()
             coverage = connection.execute(text("SELECT measurements, ok, failed, decided FROM coverage")).one()

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from autotune import environment, hardware, registry
+from autotune.cluster.local import LocalExecutor
 from autotune.errors import Unavailable
+from autotune.job import Limits
 from autotune.measure import Effort, Runner, Task
 from autotune.store.sql import SqlStore, open_store
-from autotune.sweep import Event, Limits, Sweep, distance
+from autotune.sweep import Event, Sweep, distance
 from autotune.types import Config, Measurement, Stage, Status, Workload
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -50,7 +52,8 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 def sweep(store: SqlStore, answer: Answerer, **changes: object) -> tuple[Sweep, FakeRunner]:
     runner = FakeRunner(answer)
-    return Sweep(store, runner, hardware.detect(), environment.current(), **changes), runner
+    executor = LocalExecutor(runner, hardware.detect(), environment.current())
+    return Sweep(store, executor, **changes), runner
 
 
 def scale(n: int = 64) -> Workload:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from autotune import decide, registry, settings
+from autotune.cli import db_move
 from autotune.cli.common import add_command, add_database, add_json, duration, need, print_json, print_table, size
 from autotune.errors import AutotuneError, InvalidInput
 from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload
@@ -41,6 +42,7 @@ def add(commands: Any) -> None:
     best.add_argument("--op", help="only this op")
     for verb in (upgrade, stats, show, best):
         add_database(verb)
+    for verb in (upgrade, stats, show, best, *db_move.add(verbs)):
         verb.set_defaults(run_db=verb.get_default("run"), run=parser.get_default("run"))
     for verb in (stats, show, best):
         add_json(verb)

@@ -46,6 +46,8 @@ def _described(result: JobResult) -> dict[str, object]:
 
 
 def _plain_lines(event: Event) -> None:
+    if event.lost:
+        print(_loss(event), file=sys.stderr, flush=True)
     if event.result is not None:
         print(f"[{event.index + 1}/{event.jobs}] {_summary(event.result)}", file=sys.stderr, flush=True)
 
@@ -59,7 +61,12 @@ def _summary(result: JobResult) -> str:
             what += f"; {result.reason}"
     else:
         what = f"{result.state}: {result.reason}"
-    return f"{result.workload}: {what} in {result.seconds:.0f} s"
+    where = f" on {result.node}" if result.node else ""
+    return f"{result.workload}: {what} in {result.seconds:.0f} s{where}"
+
+
+def _loss(event: Event) -> str:
+    return f"{event.workload}: {event.node} is lost ({event.lost}); the job waits for another machine"
 
 
 @contextmanager
@@ -89,7 +96,9 @@ def _bar() -> Iterator[Callable[[Event], None]]:
         def show(event: Event) -> None:
             if event.result is not None:
                 progress.console.print(_summary(event.result), highlight=False)
-                progress.update(task, completed=event.index + 1, total=event.jobs)
+                progress.update(task, advance=1, total=event.jobs)
+            elif event.lost:
+                progress.console.print(_loss(event), highlight=False)
             else:
                 note = (
                     f"{event.workload}  trial {event.trials}, best {event.best:.2f}x"

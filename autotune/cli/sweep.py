@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import socket
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from autotune import environment, hardware, registry, suites
 from autotune.cli.common import add_command, add_database, add_json, duration, need, print_json, print_table, seconds
 from autotune.cli.progress import observer
 from autotune.errors import InvalidInput
-from autotune.types import Workload
+from autotune.types import BenchmarkSpec, Workload
+
+if TYPE_CHECKING:
+    from autotune.cluster import Executor, Node
+    from autotune.job import Limits
+    from autotune.store import Store, Wish
+    from autotune.sweep import SweepReport
+
+WISH_LEASE_S = 3600.0
+"""A sweep that has not granted a wish by then is taken for dead."""
 
 
 def add(commands: Any) -> None:
@@ -36,6 +49,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--workload", action="append", default=[], metavar="SPEC", help="a spec string; may be repeated"
     )
+    parser.add_argument(
+        "--wishes",
+        type=int,
+        nargs="?",
+        const=20,
+        metavar="N",
+        help="the N workloads of the queue (20) that promise the largest gain; see `autotune enqueue`",
+    )
     parser.add_argument("--budget", metavar="TIME", help="time for all of it, such as 90s, 5m or 1h")
     parser.add_argument("--trials", type=int, default=None, metavar="N", help="configs screened per workload, at most")
     parser.add_argument("--again", action="store_true", help="decide finished workloads anew, on fresh measurements")
@@ -44,6 +65,18 @@ def add(commands: Any) -> None:
         type=float,
         metavar="SHARE",
         help="how much of the time others may want the CPUs before a result is set aside, 0 to 1 (default 0.1)",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="tune on the nodes of a Ray cluster: auto, host:port, or local:N to try it on this machine",
+    )
+    parser.add_argument(
+        "--hardware",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with a cluster, only on machines whose profile's name or key begins so; may be repeated",
     )
     add_database(parser)
     add_json(parser)
@@ -54,32 +87,106 @@ def run(args: argparse.Namespace) -> int:
     budget = None if args.budget is None else seconds(args.budget)
     if args.trials is not None and args.trials < 1:
         raise InvalidInput("--trials must be at least 1")
+    if args.wishes is not None and args.wishes < 1:
+        raise InvalidInput("--wishes must be at least 1")
     if args.tolerate_contention is not None and not 0 <= args.tolerate_contention <= 1:
         raise InvalidInput("--tolerate-contention must be between 0 and 1")
     for package in ("sqlalchemy", "optuna", "torch"):
         need(package, "tune")
     from autotune import refresh, settings
-    from autotune.measure.local import LocalRunner
+    from autotune.store.patient import PatientStore
     from autotune.store.sql import open_store
-    from autotune.sweep import Limits, Sweep
-    from autotune.types import BenchmarkSpec
+    from autotune.sweep import Sweep
 
-    tolerated = args.tolerate_contention
-    spec = BenchmarkSpec() if tolerated is None else BenchmarkSpec(tolerated_contention=tolerated)
-    limits = Limits() if args.trials is None else Limits(trials=args.trials)
-    with LocalRunner() as runner:
-        runner.start()  # its imports overlap with ours
-        profile = hardware.detect()
-        with open_store(args.db or settings.database()) as store, observer(args.json) as observe:
-            software = environment.current()
-            sweep = Sweep(store, runner, profile, software, spec, limits, again=args.again, observe=observe)
-            report = sweep.run(workloads, budget)
+    database = args.db or settings.database()
+    with contextlib.ExitStack() as stack:
+        executor = stack.enter_context(_executor(args))
+        say = stack.enter_context(_warnings(args.json))
+        store = stack.enter_context(PatientStore(lambda: open_store(database), say=say))
+        wanted = _wanted(executor.nodes(), args.hardware)
+        taken = _take_wishes(store, wanted, args.wishes)
+        workloads += [wish.workload for wish in taken]
+        if not workloads:
+            print("nobody wishes for anything: see `autotune enqueue`")
+            return 0
+        observe = stack.enter_context(observer(args.json))
+        keys = frozenset(node.hardware.key for node in wanted)
+        sweep = Sweep(store, executor, _spec(args), _limits(args), args.again, observe, keys)
+        report = sweep.run(workloads, budget)
+        decided = {job.workload for job in report.jobs if job.state in ("tuned", "known") and not job.reason}
+        for wish in taken:
+            if wish.workload in decided:
+                store.grant(wish)
     refresh()
-    code = 1 if any(job.state == "failed" for job in report.jobs) else 0
-    share = report.useful_s / report.wall_s if report.wall_s else 0.0
-    if args.json:
+    _print_report(report, args.json)
+    return 1 if any(job.state == "failed" for job in report.jobs) else 0
+
+
+def _executor(args: argparse.Namespace) -> Executor:
+    if args.cluster is not None:
+        need("ray", "cluster")
+        from autotune.cluster.on_ray import RayExecutor
+
+        return RayExecutor(args.cluster)
+    from autotune.cluster.local import LocalExecutor
+    from autotune.measure.local import LocalRunner
+
+    runner = LocalRunner()
+    runner.start()  # its imports overlap with ours
+    return LocalExecutor(runner, hardware.detect(), environment.current())
+
+
+@contextlib.contextmanager
+def _warnings(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Says a sentence on stderr; programs that read JSON get none."""
+    yield lambda sentence: None if quiet else print(f"autotune: {sentence}", file=sys.stderr, flush=True)
+
+
+def _wanted(nodes: tuple[Node, ...], names: list[str]) -> list[Node]:
+    """The nodes whose profile has one of these names or keys (or begins with it); all without names."""
+    there = {f"{node.hardware.name} ({node.hardware.key[:8]})" for node in nodes}
+    chosen = []
+    for name in names or [""]:
+        found = [n for n in nodes if n.hardware.key.startswith(name) or n.hardware.name.startswith(name)]
+        if not found:
+            raise InvalidInput(
+                f"no machine of profile {name!r} is there; there are {', '.join(sorted(there)) or 'none'}"
+            )
+        chosen += found
+    return chosen
+
+
+def _take_wishes(store: Store, nodes: list[Node], count: int | None) -> list[Wish]:
+    """Leases the wishes that promise most, so that no other sweep tunes the same."""
+    if count is None:
+        return []
+    from autotune import wishes
+
+    wishes.collect(store)
+    keys = {node.hardware.key for node in nodes}
+    for_us = [wish for wish in store.wishes() if not wish.hardware_key or wish.hardware_key in keys]
+    taken: list[Wish] = []
+    for _, wish in wishes.by_gain(store, for_us, nodes[0].hardware):
+        if len(taken) < count and store.take(wish, f"{socket.gethostname()} {os.getpid()}", WISH_LEASE_S):
+            taken.append(wish)
+    return taken
+
+
+def _spec(args: argparse.Namespace) -> BenchmarkSpec:
+    tolerated = args.tolerate_contention
+    return BenchmarkSpec() if tolerated is None else BenchmarkSpec(tolerated_contention=tolerated)
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    from autotune.job import Limits
+
+    return Limits() if args.trials is None else Limits(trials=args.trials)
+
+
+def _print_report(report: SweepReport, as_json: bool) -> None:
+    if as_json:
         print_json({"wall_s": report.wall_s, "useful_s": report.useful_s, "jobs": len(report.jobs)})
-        return code
+        return
     rows = [
         (
             job.workload.spec,
@@ -91,19 +198,19 @@ def run(args: argparse.Namespace) -> int:
         for job in report.jobs
     ]
     print_table("", ("workload", "winner", "speed-up", "time", "trials"), rows)
-    if share:
+    if report.wall_s and report.useful_s:
+        share = report.useful_s / report.wall_s
         print(f"{report.wall_s:.0f} s, {share:.0%} of it building, checking and timing candidates")
-    return code
 
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     found = [workload for name in args.suite for workload in suites.load(name).workloads]
     found += [workload for name in args.model for workload in _traced(name, args.json)]
     found += [registry.parse_workload(spec) for spec in args.workload]
-    if not found:
+    if not found and args.wishes is None:
         names = ",".join(suites.names())
         raise InvalidInput(
-            f"say what to tune: --suite {{{names}}}, --model module:function or --workload 'linear m=1 …'"
+            f"say what to tune: --suite {{{names}}}, --model module:function, --wishes or --workload 'linear m=1 …'"
         )
     if not sys.platform.startswith("linux") and not sys.platform.startswith("darwin"):
         raise InvalidInput("sweeps run on Linux and macOS")

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload
 
@@ -36,6 +37,19 @@ class JobReport:
 
     trials: int
     finished_at: datetime
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A workload that somebody looked up and nobody had measured; `hardware_key` is "" where any machine will do.
+
+    `asked` counts how often. `weight`: how many times a model runs it, so that a layer that is used often comes first.
+    """
+
+    workload: Workload
+    hardware_key: str = ""
+    asked: int = 1
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,12 +108,40 @@ class Store(ABC):
     def environments(self) -> tuple[Environment, ...]: ...
 
     @abstractmethod
+    def gains(self, hardware_key: str) -> dict[str, float]:
+        """Per op, the geometric mean of the speed-ups that lookups on that machine are served, 1.0 for a default.
+
+        Ops without a decided workload are left out.
+        """
+
+    @abstractmethod
     def finish_job(self, job: JobKey, trials: int) -> None:
         """Remembers that the job is done; doing so again updates it."""
 
     @abstractmethod
-    def finished_job(self, job: JobKey) -> JobReport | None:
-        """The report of a finished job, or None."""
+    def finished_jobs(self, workload_key: str, hardware_key: str, environment_key: str) -> dict[str, JobReport]:
+        """The reports of the finished jobs of that identity, by their `space_key`."""
+
+    @abstractmethod
+    def wish(self, wishes: Iterable[Wish]) -> None:
+        """Queues workloads for tuning. Wishing again adds to `asked`, keeps the larger weight and reopens one
+        that was granted. Wishes for nothing to compute are passed over.
+        """
+
+    @abstractmethod
+    def wishes(self, hardware_key: str | None = None) -> tuple[Wish, ...]:
+        """The open wishes that nobody has taken, those asked most first; with a hardware key, those it can grant."""
+
+    @abstractmethod
+    def take(self, wish: Wish, by: str, seconds: float) -> bool:
+        """Takes a wish for that long, so that nobody else does; False when somebody has it or it was granted.
+
+        One that was taken and not granted in time is open again: whoever took it may have died.
+        """
+
+    @abstractmethod
+    def grant(self, wish: Wish) -> None:
+        """Takes a wish from the queue for good: its workload is decided."""
 
     @abstractmethod
     def stats(self) -> StoreStats: ...
@@ -107,7 +149,7 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

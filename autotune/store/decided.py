@@ -7,6 +7,7 @@ measurement, unless a FINAL failure is newer. Newer means later, and for equal t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, Select, bindparam, delete, exists, select, tuple_
 
@@ -17,6 +18,20 @@ from autotune.types import Choice, Stage, Status, TuningRecord
 
 IDENTITY = ("workload_key", "hardware_key", "environment_key", "config_key")
 _FINAL, _OK = Stage.FINAL.value, Status.OK.value
+
+
+@dataclass(frozen=True)
+class Final:
+    """A stored measurement of stage FINAL: whether it succeeded, and the four keys of `IDENTITY`."""
+
+    uid: str
+    ok: bool
+    identity: tuple[str, str, str, str]
+
+    @classmethod
+    def of(cls, record: TuningRecord) -> Final:
+        keys = (record.workload.key, record.hardware.key, record.environment.key, record.config.key)
+        return cls(record.uid, record.measurement.status is Status.OK, keys)
 
 
 class Decisions:
@@ -67,23 +82,17 @@ class Decisions:
             .where(*(best.c[name] == bindparam(f"of_{name}") for name in IDENTITY[:3]))
         )
 
-    def update(self, connection: Connection, records: Iterable[TuningRecord]) -> None:
-        """Takes records into account whose measurements are in the table already, in the same transaction."""
-        final = [record for record in records if record.stage is Stage.FINAL]
-        if not final:
+    def update(self, connection: Connection, finals: Iterable[Final]) -> None:
+        """Takes FINAL measurements into account that are in the table already, in the same transaction."""
+        found = list(finals)
+        if not found:
             return
         one_at_a_time(connection)
-        succeeded = [{"of_uid": record.uid} for record in final if record.measurement.status is Status.OK]
+        succeeded = [{"of_uid": final.uid} for final in found if final.ok]
         failed = [
-            {
-                "of_uid": record.uid,
-                "of_workload_key": record.workload.key,
-                "of_hardware_key": record.hardware.key,
-                "of_environment_key": record.environment.key,
-                "of_config_key": record.config.key,
-            }
-            for record in final
-            if record.measurement.status is not Status.OK
+            {"of_uid": final.uid, **{f"of_{name}": key for name, key in zip(IDENTITY, final.identity, strict=True)}}
+            for final in found
+            if not final.ok
         ]
         if succeeded:
             connection.execute(self._decide, succeeded)

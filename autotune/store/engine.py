@@ -173,7 +173,8 @@ class InsertNew:
     def _copy(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
         name, columns = f"incoming_{self._table.name}", ", ".join(f'"{name}"' for name in self._names)
         keys = ", ".join(column.name for column in self._table.primary_key.columns)
-        with connection.connection.cursor() as cursor:
+        driver: Any = connection.connection.driver_connection  # psycopg's own, which knows COPY
+        with driver.cursor() as cursor:
             cursor.execute(f"CREATE TEMPORARY TABLE {name} (LIKE {self._table.name}) ON COMMIT DROP")
             with cursor.copy(f"COPY {name} ({columns}) FROM STDIN") as copy:
                 for row in rows:

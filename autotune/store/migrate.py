@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from autotune import paths
 from autotune.dbschema import SCHEMA_REVISION, VERSION_TABLE, check_revision, is_older
 from autotune.errors import Incompatible
-from autotune.store.engine import describe, translated, writing
+from autotune.store.engine import describe, one_at_a_time, translated, writing
 from autotune.store.schema import metadata
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     """
     where = describe(engine.url)
     with _ALEMBIC, translated(where), writing(engine) as connection:
+        one_at_a_time(connection)
         found = current_revision(connection)
         if found == SCHEMA_REVISION:
             return

@@ -189,3 +189,20 @@ jobs = Table(
     PrimaryKeyConstraint("workload_key", "hardware_key", "environment_key", "space_key"),
     sqlite_with_rowid=False,
 )
+
+wishes = Table(
+    "wishes",
+    metadata,
+    Column("workload_key", Text, nullable=False),
+    Column("hardware_key", Text, nullable=False),  # "" for any machine
+    Column("spec", Text, nullable=False),
+    Column("asked", BigInteger, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("first_asked_at", UtcDateTime, nullable=False),
+    Column("last_asked_at", UtcDateTime, nullable=False),
+    Column("taken_by", Text, nullable=False),  # "" while nobody has it
+    Column("taken_until", UtcDateTime),
+    Column("granted_at", UtcDateTime),
+    PrimaryKeyConstraint("workload_key", "hardware_key"),
+    sqlite_with_rowid=False,
+)

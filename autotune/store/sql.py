@@ -10,18 +10,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Table, func, select, update
+from sqlalchemy import Connection, Engine, Select, Table, func, select, text, update
 
 from autotune import settings
 from autotune.dbschema import SCHEMA_REVISION, check_revision, is_older, sqlite_path
 from autotune.decide import ranked
 from autotune.errors import Unavailable
-from autotune.store import JobKey, JobReport, Store, StoreStats, rows, schema
-from autotune.store.decided import Decisions
+from autotune.stats import geometric_mean
+from autotune.store import JobKey, JobReport, Store, StoreStats, Wish, rows, schema
+from autotune.store.decided import Decisions, Final
 from autotune.store.engine import InsertNew, describe, insert, make_engine, parse, size_bytes, translated, writing
 from autotune.store.migrate import current_revision, upgrade
 from autotune.store.reader import Reader
-from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload, utc_now
+from autotune.store.wishing import Wishing
+from autotune.types import Choice, Environment, HardwareProfile, Stage, TuningRecord, Workload, utc_now
 
 KNOWN_KEYS = 200_000
 """Keys remembered as stored, so that they are not sent again; about 100 bytes each."""
@@ -77,9 +79,10 @@ class SqlStore(Store):
 
     def __init__(self, engine: Engine) -> None:
         self.where = describe(engine.url)
-        self._engine = engine
+        self.engine = engine
         self._reader = Reader(engine, self.where)
         self._decisions = Decisions(engine)
+        self._wishing = Wishing(engine)
         tables = (schema.measurements, *(table for table, _, _ in _NOUNS))
         self._insert = {table: InsertNew(engine, table) for table in tables}
         self._known: set[tuple[str, str]] = set()
@@ -90,12 +93,14 @@ class SqlStore(Store):
             return 0
         measured = [rows.measurement_values(record) for record in batch]
         nouns, keys = self._unknown(batch)
-        with translated(self.where), writing(self._engine) as connection:
+        with translated(self.where), writing(self.engine) as connection:
             for table, found in nouns.items():
                 self._insert[table](connection, [tuple(row.values()) for row in found.values()])
-            self._describe_better(connection, nouns[schema.hardware].values())
+            if describe_better(connection, nouns[schema.hardware].values()):
+                self._reader.forget_hardware()
             added = self._insert[schema.measurements](connection, measured)
-            self._decisions.update(connection, batch)
+            finals = [Final.of(record) for record in batch if record.stage is Stage.FINAL]
+            self._decisions.update(connection, finals)
         if len(self._known) > KNOWN_KEYS:
             self._known.clear()
         self._known |= keys  # only now: what was rolled back is not stored
@@ -111,7 +116,7 @@ class SqlStore(Store):
         return self._reader.records({name: key for name, key in wanted.items() if key is not None})
 
     def choices(self, workload_key: str, hardware_key: str, environment_key: str) -> tuple[Choice, ...]:
-        with translated(self.where), self._engine.connect() as connection:
+        with translated(self.where), self.engine.connect() as connection:
             return ranked(self._decisions.choices(connection, workload_key, hardware_key, environment_key))
 
     def workloads(self) -> tuple[Workload, ...]:
@@ -123,26 +128,51 @@ class SqlStore(Store):
     def environments(self) -> tuple[Environment, ...]:
         return self._reader.environments()
 
+    def gains(self, hardware_key: str) -> dict[str, float]:
+        served = text("SELECT op, beats_default, speedup FROM best_configs WHERE hardware_key = :key")
+        found: dict[str, list[float]] = {}
+        with translated(self.where), self.engine.connect() as connection:
+            for op, beats_default, speedup in connection.execute(served, {"key": hardware_key}):
+                found.setdefault(op, []).append(speedup if beats_default else 1.0)
+        return {op: geometric_mean(speedups) for op, speedups in found.items()}
+
     def finish_job(self, job: JobKey, trials: int) -> None:
         done = {"trials": rows.int64(trials), "finished_at": utc_now()}
-        statement = insert(self._engine, schema.jobs).values(**_columns(job), **done)
+        statement = insert(self.engine, schema.jobs).values(**_columns(job), **done)
         statement = statement.on_conflict_do_update(
             index_elements=list(schema.jobs.primary_key.columns),
             set_={name: statement.excluded[name] for name in done},
         )
-        with translated(self.where), writing(self._engine) as connection:
+        with translated(self.where), writing(self.engine) as connection:
             connection.execute(statement)
 
-    def finished_job(self, job: JobKey) -> JobReport | None:
+    def finished_jobs(self, workload_key: str, hardware_key: str, environment_key: str) -> dict[str, JobReport]:
         t = schema.jobs.c
-        query = select(t.trials, t.finished_at).where(*(t[name] == key for name, key in _columns(job).items()))
-        with translated(self.where), self._engine.connect() as connection:
-            found = connection.execute(query).one_or_none()
-        return None if found is None else JobReport(found.trials, found.finished_at)
+        query = select(t.space_key, t.trials, t.finished_at).where(
+            t.workload_key == workload_key, t.hardware_key == hardware_key, t.environment_key == environment_key
+        )
+        with translated(self.where), self.engine.connect() as connection:
+            return {row.space_key: JobReport(row.trials, row.finished_at) for row in connection.execute(query)}
+
+    def wish(self, wishes: Iterable[Wish]) -> None:
+        with translated(self.where), writing(self.engine) as connection:
+            self._wishing.add(connection, wishes)
+
+    def wishes(self, hardware_key: str | None = None) -> tuple[Wish, ...]:
+        with translated(self.where), self.engine.connect() as connection:
+            return self._wishing.open(connection, hardware_key)
+
+    def take(self, wish: Wish, by: str, seconds: float) -> bool:
+        with translated(self.where), writing(self.engine) as connection:
+            return self._wishing.take(connection, wish, by, seconds)
+
+    def grant(self, wish: Wish) -> None:
+        with translated(self.where), writing(self.engine) as connection:
+            self._wishing.grant(connection, wish)
 
     def stats(self) -> StoreStats:
         m, w, c = schema.measurements.c, schema.workloads.c, schema.configs.c
-        with translated(self.where), self._engine.connect() as connection:
+        with translated(self.where), self.engine.connect() as connection:
 
             def total(table: Table) -> int:
                 return int(connection.scalar(select(func.count()).select_from(table)) or 0)
@@ -170,7 +200,7 @@ class SqlStore(Store):
             )
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.engine.dispose()
 
     def _unknown(self, batch: list[TuningRecord]) -> tuple[dict[Table, dict[str, rows.Columns]], set[tuple[str, str]]]:
         """Rows of the batch's nouns that may not be stored yet, by table and key; and what to remember of them."""
@@ -191,14 +221,16 @@ class SqlStore(Store):
                         found[table][noun.key] = to_row(noun)
         return found, seen
 
-    def _describe_better(self, connection: Connection, profiles: Iterable[rows.Columns]) -> None:
-        """A profile with measured figures takes the place of one of the same machine without."""
-        t = schema.hardware
-        for row in profiles:
-            if rows.NO_FIGURES not in row["profile"]:
-                bare = t.c.profile.contains(rows.NO_FIGURES, autoescape=True)
-                connection.execute(update(t).where(t.c.key == row["key"], bare).values(row))
-                self._reader.forget_hardware()
+
+def describe_better(connection: Connection, profiles: Iterable[rows.Columns]) -> bool:
+    """A profile with measured figures takes the place of one of the same machine without; whether there was one."""
+    t, better = schema.hardware, False
+    for row in profiles:
+        if rows.NO_FIGURES not in row["profile"]:
+            bare = t.c.profile.contains(rows.NO_FIGURES, autoescape=True)
+            connection.execute(update(t).where(t.c.key == row["key"], bare).values(row))
+            better = True
+    return better
 
 
 def _columns(job: JobKey) -> dict[str, str]:

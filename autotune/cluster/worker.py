@@ -1,0 +1,106 @@
+"""What runs on a node: one job at a time in a thread, its results kept until the driver has taken them.
+
+The driver asks every half second; asking is also the sign of life. Whatever was not yet confirmed is handed out
+again, so that an answer that was lost on the way loses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from autotune import environment, hardware
+from autotune.cluster import wire
+from autotune.job import JobEnd, run_job
+from autotune.measure import Runner
+from autotune.measure.local import LocalRunner
+from autotune.search import Candidates, candidates_for
+from autotune.types import Environment, HardwareProfile, Workload
+
+
+class Worker:
+    """The work of a node. Subclasses pretend to be other machines, for tests and simulations."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.hardware, self.environment = self.describe()
+        self.runner = self.make_runner()
+        self.runner.start()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ready: list[tuple[int, dict[str, Any]]] = []  # (number, event) not confirmed yet
+        self._count = 0
+        self._doing: dict[str, Any] = {}
+
+    # what a subclass may change
+
+    def describe(self) -> tuple[HardwareProfile, Environment]:
+        return hardware.detect(), environment.current()
+
+    def make_runner(self) -> Runner:
+        return LocalRunner()
+
+    def candidates(self, workload: Workload, profile: HardwareProfile) -> Candidates:
+        return candidates_for(workload, profile)
+
+    # what the driver calls
+
+    def announce(self) -> dict[str, Any]:
+        """The machine this is."""
+        return {"hardware": self.hardware.to_json(), "environment": self.environment.to_json()}
+
+    def begin(self, job: int, order: str) -> bool:
+        """Starts a job; False while another runs. The same job twice, as after a lost answer, is started once."""
+        with self._lock:
+            if self._doing and self._doing["job"] == job:
+                return True
+            if self._thread is not None and self._thread.is_alive():
+                return False
+            self._doing = {"job": job, "workload": "", "since": time.time(), "trials": 0}
+            self._thread = threading.Thread(target=self._run, args=(job, order), daemon=True)
+            self._thread.start()
+            return True
+
+    def collect(self, confirmed: int) -> list[tuple[int, dict[str, Any]]]:
+        """Events after the one numbered `confirmed`, which the driver has kept."""
+        with self._lock:
+            self._ready = [item for item in self._ready if item[0] > confirmed]
+            return list(self._ready)
+
+    def status(self) -> dict[str, Any]:
+        """For people: what the node does, since when (seconds since 1970), and how many trials it has done."""
+        with self._lock:
+            return {**self.announce(), **self._doing}
+
+    def close(self) -> None:
+        self.runner.close()
+
+    def _run(self, job: int, text: str) -> None:
+        before = self.runner.effort.useful_s
+        try:
+            order = wire.order_from_json(text, self.hardware, self.environment)
+            with self._lock:
+                self._doing["workload"] = order.workload.spec
+            steps = run_job(order, self.hardware, self.environment, self.runner, self.candidates)
+            while True:
+                try:
+                    batch = next(steps)
+                except StopIteration as stop:
+                    end: JobEnd = stop.value
+                    break
+                with self._lock:
+                    self._doing["trials"] = batch.trials
+                if batch.records:
+                    self._say({"job": job, "batch": wire.batch_to_json(batch)})
+        except Exception as error:  # whatever it is, the node goes on with the next job
+            end = JobEnd("failed", reason=f"{type(error).__name__}: {error}")
+        useful = self.runner.effort.useful_s - before
+        with self._lock:
+            self._doing = {}
+        self._say({"job": job, "end": wire.end_to_json(end), "useful_s": useful})
+
+    def _say(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._count += 1
+            self._ready.append((self._count, event))
