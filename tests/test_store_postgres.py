@@ -146,7 +146,12 @@ def test_a_store_goes_on_after_the_server_was_away(own_server: PostgresServer) -
         assert store.stats().measurements == 2
 
 
-def test_a_connection_cut_in_a_transaction_stores_nothing(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_copy", [False, True])
+def test_a_connection_cut_in_a_transaction_stores_nothing(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, by_copy: bool
+) -> None:
+    if by_copy:
+        monkeypatch.setattr(engine, "COPY_FROM_ROWS", 1)
     with open_store(postgres_url) as store:
         assert isinstance(store, SqlStore)
         update = store._decisions.update
@@ -156,12 +161,30 @@ def test_a_connection_cut_in_a_transaction_stores_nothing(postgres_url: str, mon
             query(postgres_url, "SELECT pg_terminate_backend(%s)", (pid,))
             update(connection, records)
 
-        monkeypatch.setattr(store._decisions, "update", cut)
-        with pytest.raises(Unavailable):
+        with monkeypatch.context() as patched, pytest.raises(Unavailable):
+            patched.setattr(store._decisions, "update", cut)
             store.add([sample.record()])
-        monkeypatch.undo()
         assert store.stats().measurements == 0
         assert store.add([sample.record()]) == 1
+
+
+def test_what_goes_wrong_in_a_copy_is_one_sentence(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "COPY_FROM_ROWS", 1)
+    with open_store(postgres_url) as store:
+        store.add([sample.record()])
+        query(postgres_url, "ALTER TABLE measurements ADD CONSTRAINT small CHECK (repetition < 5)")
+        with pytest.raises(Unavailable, match="small"):
+            store.add([sample.record(repetition=9)])
+        assert store.add([sample.record(repetition=4)]) == 1
+
+
+def test_of_equal_records_in_one_batch_the_first_counts(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "COPY_FROM_ROWS", 1)
+    first = sample.record(sample.ok((50, 60)))
+    others = [sample.record(sample.ok((n, n))) for n in range(70, 90)]
+    with open_store(where) as store:
+        assert store.add([first, *others]) == 1
+        assert list(store.records()) == [first]
 
 
 # Many processes, figures

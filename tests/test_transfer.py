@@ -148,6 +148,26 @@ def test_a_full_snapshot_has_every_measurement(tmp_path: Path) -> None:
     assert frozen[3] == ()  # wishes are the sweeps' business
 
 
+def test_what_is_added_while_a_database_is_frozen_is_not_half_seen(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(where, "east")
+    pages = transfer._pages
+
+    def busy(*arguments: object) -> object:
+        for page in pages(*arguments):  # type: ignore[arg-type]
+            yield page
+            with open_store(where) as store:  # a sweep that goes on meanwhile
+                store.add([sample.record(workload=Linear(len(page), 99, 99), job=str(arguments[1]))])
+
+    monkeypatch.setattr(transfer, "_pages", busy)
+    transfer.snapshot(where, str(tmp_path / "frozen.sqlite"))
+    monkeypatch.undo()
+    with closing(sqlite3.connect(tmp_path / "frozen.sqlite")) as connection:
+        missing = "SELECT count(*) FROM best WHERE workload_key NOT IN (SELECT key FROM workloads)"
+        assert connection.execute(missing).fetchone() == (0,)
+
+
 def test_a_snapshot_replaces_an_older_one_at_once(tmp_path: Path) -> None:
     start, file = str(tmp_path / "start.sqlite"), str(tmp_path / "frozen.sqlite")
     fill(start, "east")

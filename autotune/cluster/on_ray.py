@@ -35,8 +35,8 @@ START_S = 120.0
 REFRESH_S = 2.0
 """How often nodes that came are looked for."""
 
-ASK_S = 0.4
-"""How often a worker is asked for results: seldom enough to leave its CPU alone, often enough to lose little."""
+ASK_S = 2.0
+"""How long a worker keeps results to itself while its job runs: what is lost with a node at most."""
 
 WORKER = "autotune.cluster.worker:Worker"
 NAMESPACE = "autotune"
@@ -122,11 +122,12 @@ class RayExecutor(Executor):
             for place in list(self._places.values()):
                 self._ask(place)
             waiting = {place.asked: place for place in self._places.values() if place.asked is not None}
-            pause = min(ASK_S, max(0.0, deadline - time.monotonic()))
+            pause = max(0.0, deadline - time.monotonic())
             if not waiting:
                 time.sleep(pause)
             else:
-                answered, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0 if events else pause)
+                ray.wait(list(waiting), num_returns=1, timeout=0 if events else pause)
+                answered, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
                 for reference in answered:
                     events += self._answer(waiting[reference])
             now = time.monotonic()
@@ -190,7 +191,9 @@ class RayExecutor(Executor):
             return
         if place.beginning and place.job is not None:
             place.asked = place.actor.begin.remote(place.job, place.beginning)
-        elif now - place.answered_at >= (ASK_S if place.job is not None else SILENCE_S / 4):
+        elif place.job is not None:
+            place.asked = place.actor.collect.remote(place.confirmed, ASK_S)
+        elif now - place.answered_at >= SILENCE_S / 4:
             place.asked = place.actor.collect.remote(place.confirmed)
         if place.asked is not None:
             place.asked_at = now
@@ -290,8 +293,8 @@ def _connect(address: str) -> Any:
     return None
 
 
-def local_cluster(count: int, resources: list[dict[str, float]] | None = None) -> Any:
-    """A Ray cluster of that many nodes of one CPU each on this machine, started one after another."""
+def local_cluster(count: int, resources: list[dict[str, float]] | None = None, cpus: int = 1) -> Any:
+    """A Ray cluster of that many nodes, of `cpus` CPUs each, on this machine, started one after another."""
     from ray.cluster_utils import Cluster
 
     for name, value in ENVIRONMENT.items():
@@ -299,7 +302,7 @@ def local_cluster(count: int, resources: list[dict[str, float]] | None = None) -
     cluster = Cluster()
     for number in range(count):
         cluster.add_node(
-            num_cpus=1, include_dashboard=False, object_store_memory=80 << 20,
+            num_cpus=cpus, include_dashboard=False, object_store_memory=80 << 20,
             resources=(resources or [{}] * count)[number],
         )  # fmt: skip
     return cluster

@@ -1,7 +1,8 @@
 """What runs on a node: one job at a time in a thread, its results kept until the driver has taken them.
 
-The driver asks every half second; asking is also the sign of life. Whatever was not yet confirmed is handed out
-again, so that an answer that was lost on the way loses nothing.
+The driver asks, and the answer waits for the end of the job or for a while: few messages, and no time lost between
+jobs. Answering is also the sign of life. Whatever was not yet confirmed is handed out again, so that an answer that
+was lost on the way loses nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Worker:
         self.hardware, self.environment = self.describe()
         self.runner = self.make_runner()
         self.runner.start()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
         self._ready: list[tuple[int, dict[str, Any]]] = []  # (number, event) not confirmed yet
         self._count = 0
@@ -62,10 +63,13 @@ class Worker:
             self._thread.start()
             return True
 
-    def collect(self, confirmed: int) -> list[tuple[int, dict[str, Any]]]:
-        """Events after the one numbered `confirmed`, which the driver has kept."""
+    def collect(self, confirmed: int, wait_s: float = 0.0) -> list[tuple[int, dict[str, Any]]]:
+        """Events after the one numbered `confirmed`, which the driver has kept; when a job runs, not before it has
+        ended or `wait_s` has passed."""
         with self._lock:
             self._ready = [item for item in self._ready if item[0] > confirmed]
+            if self._doing:
+                self._lock.wait_for(lambda: not self._doing, wait_s)
             return list(self._ready)
 
     def status(self) -> dict[str, Any]:
@@ -97,10 +101,11 @@ class Worker:
             end = JobEnd("failed", reason=f"{type(error).__name__}: {error}")
         useful = self.runner.effort.useful_s - before
         with self._lock:
+            self._say({"job": job, "end": wire.end_to_json(end), "useful_s": useful})
             self._doing = {}
-        self._say({"job": job, "end": wire.end_to_json(end), "useful_s": useful})
+            self._lock.notify_all()
 
     def _say(self, event: dict[str, Any]) -> None:
-        with self._lock:
+        with self._lock:  # it may be held by this thread already
             self._count += 1
             self._ready.append((self._count, event))

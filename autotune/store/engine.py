@@ -98,7 +98,6 @@ def make_engine(url: URL) -> Engine:
         return _sqlite_engine(url)
     limits = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
     try:
-        # rows are read a page at a time: prepared statements stay in the pool's few connections
         return create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=limits)
     except (ImportError, NoSuchModuleError):
         raise Unavailable(
@@ -115,6 +114,8 @@ def translated(where: str) -> Iterator[None]:
         raise  # not the database's state but a mistake of ours
     except DBAPIError as error:
         raise Unavailable(_sentence(where, error.orig or error)) from error
+    except CopyFailed as error:
+        raise Unavailable(_sentence(where, error)) from error
     except sqlite3.Error as error:  # raised while a connection is set up, where SQLAlchemy does not wrap it
         raise Unavailable(_sentence(where, error)) from error
 
@@ -134,6 +135,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
                     raise
         with transaction:
             yield connection
+
+
+class CopyFailed(Exception):
+    """The driver's error during a COPY, which SQLAlchemy does not see and wrap; the text is the driver's."""
 
 
 class InsertNew:
@@ -171,20 +176,26 @@ class InsertNew:
         return connection.execute(self._statement, named, execution_options=options).rowcount
 
     def _copy(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        import psycopg
+
         name, columns = f"incoming_{self._table.name}", ", ".join(f'"{name}"' for name in self._names)
         keys = ", ".join(column.name for column in self._table.primary_key.columns)
         driver: Any = connection.connection.driver_connection  # psycopg's own, which knows COPY
-        with driver.cursor() as cursor:
-            cursor.execute(f"CREATE TEMPORARY TABLE {name} (LIKE {self._table.name}) ON COMMIT DROP")
-            with cursor.copy(f"COPY {name} ({columns}) FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(row)
-            cursor.execute(
-                f"INSERT INTO {self._table.name} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {name}"
-                f" ORDER BY {keys} ON CONFLICT ({keys}) DO NOTHING"
-            )
-            added = int(cursor.rowcount)
-            cursor.execute(f"DROP TABLE {name}")
+        try:
+            with driver.cursor() as cursor:
+                like = f"LIKE {self._table.name}, incoming_order BIGINT GENERATED ALWAYS AS IDENTITY"
+                cursor.execute(f"CREATE TEMPORARY TABLE {name} ({like}) ON COMMIT DROP")
+                with cursor.copy(f"COPY {name} ({columns}) FROM STDIN") as copy:
+                    for row in rows:
+                        copy.write_row(row)
+                cursor.execute(  # of equal keys in one batch the first counts, as in SQLite
+                    f"INSERT INTO {self._table.name} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {name}"
+                    f" ORDER BY {keys}, incoming_order ON CONFLICT ({keys}) DO NOTHING"
+                )
+                added = int(cursor.rowcount)
+                cursor.execute(f"DROP TABLE {name}")
+        except psycopg.Error as error:
+            raise CopyFailed(str(error) or type(error).__name__) from error
         return added
 
 

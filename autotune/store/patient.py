@@ -79,9 +79,9 @@ class PatientStore(Store):
         return self._try(lambda store: store.stats())
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
-        self._store = None
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
     def _try(self, what: Callable[[Store], T]) -> T:
         deadline, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S

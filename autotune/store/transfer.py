@@ -1,8 +1,9 @@
 """Moves databases: everything from one to another, or what lookups need into a file.
 
 Rows are copied as they are, so that ops which are not installed here move too. Pages are read in the order of the
-primary key and each is one transaction at the target: memory stays bounded, and a copy that was stopped goes on when
-it is run again, because rows that are there already are left alone. The `best` table is not copied but decided from
+primary key, all in one transaction, so that what a sweep adds meanwhile is not half seen; each is one transaction at
+the target: memory stays bounded, and a copy that was stopped goes on when it is run again, because rows that are there
+already are left alone. The `best` table is not copied but decided from
 the measurements as they arrive; what comes out is the same in whatever order databases are united.
 """
 
@@ -59,10 +60,10 @@ def copy(source: str, target: str, observe: Callable[[Moved], None] = lambda _: 
 
 
 def _copy(one: SqlStore, other: SqlStore, observe: Callable[[Moved], None]) -> Moved:
-    with translated(other.where):
+    with reading(one.engine, one.where) as source, translated(other.where):
         for table in NOUNS:
             new = InsertNew(other.engine, table)
-            for page in _pages(one, table):
+            for page in _pages(source, table):
                 with writing(other.engine) as connection:
                     new(connection, page)
                     if table is schema.hardware:
@@ -70,14 +71,14 @@ def _copy(one: SqlStore, other: SqlStore, observe: Callable[[Moved], None]) -> M
                         describe_better(connection, [dict(zip(names, row, strict=True)) for row in page])
         moved = Moved(0, 0)
         new, decisions = InsertNew(other.engine, schema.measurements), Decisions(other.engine)
-        for page in _pages(one, schema.measurements):
+        for page in _pages(source, schema.measurements):
             with writing(other.engine) as connection:
                 added = new(connection, page)
                 decisions.update(connection, _finals(page))
             moved = Moved(moved.measurements + len(page), moved.added + added)
             observe(moved)
         for table, column in ((schema.jobs, schema.jobs.c.finished_at), (schema.wishes, schema.wishes.c.last_asked_at)):
-            for page in _pages(one, table):
+            for page in _pages(source, table):
                 with writing(other.engine) as connection:
                     _newer_wins(connection, other.engine, table, column.name, page)
     return moved
@@ -101,8 +102,8 @@ def snapshot(source: str, file: str, full: bool = False) -> int:
         try:
             with tempfile.TemporaryDirectory(prefix=".autotune-", dir=folder) as temporary:
                 made = os.path.join(temporary, "snapshot.sqlite")
-                with open_store(made) as other, translated(made):
-                    decided = _freeze(one, other, full)
+                with open_store(made) as other, translated(made), reading(one.engine, one.where) as rows:
+                    decided = _freeze(rows, other, full)
                 _finish(made)
                 os.replace(made, path)
         except OSError as error:
@@ -110,17 +111,17 @@ def snapshot(source: str, file: str, full: bool = False) -> int:
     return decided
 
 
-def _freeze(one: SqlStore, other: SqlStore, full: bool) -> int:
+def _freeze(source: Connection, other: SqlStore, full: bool) -> int:
     """Copies tables in the order of their keys, so that equal contents are equal bytes."""
     tables = [*NOUNS, schema.measurements, schema.jobs] if full else list(KEYS_OF_BEST)
     for table in tables:
         new, key = InsertNew(other.engine, table), KEYS_OF_BEST.get(table)
         wanted = None if full or key is None else select(key)
-        for page in _pages(one, table, wanted):
+        for page in _pages(source, table, wanted):
             with writing(other.engine) as connection:
                 new(connection, page)
     decided, new = 0, InsertNew(other.engine, schema.best)
-    for page in _pages(one, schema.best):
+    for page in _pages(source, schema.best):
         with writing(other.engine) as connection:
             decided += new(connection, page)
     return decided
@@ -133,7 +134,21 @@ def _finish(path: str) -> None:
     os.chmod(path, 0o444)
 
 
-def _pages(store: SqlStore, table: Table, keys: Select[Any] | None = None) -> Iterator[list[tuple[Any, ...]]]:
+@contextlib.contextmanager
+def reading(engine: Engine, where: str) -> Iterator[Connection]:
+    """A connection that sees the database as it is now, whatever others commit meanwhile."""
+    with translated(where), engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+        else:
+            connection.exec_driver_sql("BEGIN")  # SQLite's snapshot begins with the first read
+            yield connection
+            connection.exec_driver_sql("COMMIT")
+
+
+def _pages(source: Connection, table: Table, keys: Select[Any] | None = None) -> Iterator[list[tuple[Any, ...]]]:
     """All rows of a table in the order of its primary key, `PAGE_ROWS` at a time; only those with one of `keys`."""
     primary = list(table.primary_key.columns)
     places = [list(table.columns).index(column) for column in primary]
@@ -143,8 +158,7 @@ def _pages(store: SqlStore, table: Table, keys: Select[Any] | None = None) -> It
     after: tuple[Any, ...] | None = None
     while True:
         wanted = query if after is None else query.where(tuple_(*primary) > tuple_(*after))
-        with translated(store.where), store.engine.connect() as connection:
-            page = [tuple(row) for row in connection.execute(wanted)]
+        page = [tuple(row) for row in source.execute(wanted)]
         if page:
             yield page
         if len(page) < PAGE_ROWS:

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""How well a sweep scales, and what its own work costs: simulated machines, everything else real.
+
+Real: Ray with its nodes, worker processes and messages; the sweep's loop; the store, SQLite or PostgreSQL. Invented:
+the measurements, which sleep for a given time, so that many machines fit on one. Efficiency is the time that all
+workers together were measuring, over workers x wall time, from the first job given to the last one ended. CPU per
+trial counts the driver with its store, the workers, Ray's own processes and a throw-away server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+
+import psutil
+
+from autotune.cluster import on_ray, simulated
+from autotune.errors import AutotuneError
+from autotune.ops.linear import Linear
+from autotune.store import Store
+from autotune.store.embedded import PostgresServer
+from autotune.store.sql import open_store
+from autotune.sweep import Sweep
+
+EXAMPLE = """examples:
+  python scripts/bench_cluster.py --workers 32 --jobs 256 --measure 1
+  python scripts/bench_cluster.py --postgres
+"""
+
+
+def cpu_seconds() -> dict[int, float]:
+    """CPU time so far of every process that belongs to this run, by process id."""
+    spent: dict[int, float] = {}
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        words = " ".join(process.info["cmdline"] or ())
+        ours = process.pid == os.getpid() or any(mark in words for mark in ("ray", "postgres", "bench_cluster"))
+        if ours:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                spent[process.pid] = times.user + times.system
+    return spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=32, help="simulated machines (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=256, help="workloads (%(default)s)")
+    parser.add_argument("--measure", type=float, default=1.0, help="seconds a measurement takes (%(default)s)")
+    parser.add_argument("--postgres", nargs="?", const="", metavar="URL", help="a server, or a throw-away one")
+    options = parser.parse_args()
+    if min(options.workers, options.jobs) < 1 or options.measure <= 0:
+        parser.error("counts must be at least 1 and times positive")
+    os.environ[simulated.SECONDS] = str(options.measure)
+    try:
+        with contextlib.ExitStack() as stack:
+            if options.postgres is None:
+                where = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "tuning.sqlite")
+            else:
+                where = options.postgres or stack.enter_context(PostgresServer()).url()
+            cluster = on_ray.local_cluster(1, cpus=options.workers)
+            stack.callback(cluster.shutdown)
+            worker = "autotune.cluster.simulated:SimulatedWorker"
+            executor = stack.enter_context(on_ray.RayExecutor(cluster.address, worker, options.workers))
+            bench(executor, stack.enter_context(open_store(where)), options)
+    except AutotuneError as error:
+        raise SystemExit(str(error)) from None
+
+
+def bench(executor: on_ray.RayExecutor, store: Store, options: argparse.Namespace) -> None:
+    workers = len(executor.nodes())
+    before, begin = cpu_seconds(), time.monotonic()
+    report = Sweep(store, executor).run([Linear(m, 16, 16) for m in range(1, options.jobs + 1)])
+    wall, after = time.monotonic() - begin, cpu_seconds()
+    measurements = store.stats().measurements
+    measuring = measurements * options.measure
+    own = sum(after[pid] - before.get(pid, 0.0) for pid in after)
+    amount = f"{len(report.jobs)} jobs, {measurements} measurements of {options.measure:g} s"
+    print(f"{workers} workers, {amount}: {wall:.1f} s")
+    print(f"efficiency      {measuring / (workers * wall):7.1%}")
+    print(f"CPU per trial   {own / measurements * 1e3:7.2f} ms")
+    if any(job.state != "tuned" for job in report.jobs):
+        raise SystemExit("not every job was tuned")
+
+
+if __name__ == "__main__":
+    main()
