@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One sweep under fire: kills nodes, workers, the driver and the database, then proves that nothing is missing or twice.
+"""One sweep under fire: kills nodes, workers, driver and database, then proves that nothing is missing or twice.
 
 A sweep of simulated measurements (see autotune/cluster/simulated.py) runs on a Ray cluster of real node processes and
 a real PostgreSQL. At random moments, the same for a seed, something is killed with SIGKILL and comes back. In the
@@ -60,11 +60,13 @@ class Battlefield:
     def __init__(self, cluster: Any, server: PostgresServer, jobs: int) -> None:
         self.cluster, self.server, self.jobs = cluster, server, jobs
         self.nodes = [add_node(cluster) for _ in range(NODES)]
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the drivers
         self.driver = self.start_driver()
 
     def start_driver(self) -> subprocess.Popen[bytes]:
+        """Its own words and Ray's pages about dead nodes go to a file; `finish` shows its end when it fails."""
         arguments = ["--drive", self.cluster.address, self.server.url(), "--jobs", str(self.jobs)]
-        return subprocess.Popen([sys.executable, __file__, *arguments])
+        return subprocess.Popen([sys.executable, __file__, *arguments], stdout=self.said, stderr=self.said)
 
     def kill(self, kind: str, random: Random) -> str:
         if kind == "node":
@@ -100,6 +102,8 @@ class Battlefield:
                 self.driver = self.start_driver()
             time.sleep(0.2)
         self.driver.kill()
+        self.said.seek(0)
+        print(self.said.read().decode(errors="replace")[-2000:])
         return 1
 
 
@@ -142,7 +146,8 @@ def main() -> None:
     os.environ.setdefault(simulated.SECONDS, "0.1")
     try:
         if options.drive:
-            drive(*options.drive, options.jobs)
+            address, url = options.drive
+            drive(address, url, options.jobs)
         else:
             fight(options)
     except AutotuneError as error:

@@ -145,7 +145,10 @@ class TestRayExecutor(ExecutorContract):
         models = sorted(node.hardware.model for node in executor.nodes())
         assert models == ["simulated east", "simulated east", "simulated west"]
 
-    def test_a_killed_worker_loses_its_job_and_a_new_one_takes_it(self, executor: Executor) -> None:
+    def test_a_killed_worker_loses_its_job_and_a_new_one_takes_it(
+        self, executor: Executor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(on_ray, "ASK_S", 0.1)
         (west,) = (node for node in executor.nodes() if node.hardware.model == "simulated west")
         assert executor.submit(5, order(21), west.kind)
         while not any(event.batch for event in executor.poll(0.1)):
@@ -161,6 +164,7 @@ class TestRayExecutor(ExecutorContract):
         assert end.state == "tuned"
 
     def test_a_frozen_worker_is_noticed(self, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(on_ray, "ASK_S", 0.1)
         monkeypatch.setattr(on_ray, "SILENCE_S", 2.0)
         (west,) = (node for node in executor.nodes() if node.hardware.model == "simulated west")
         assert executor.submit(5, order(22), west.kind)

@@ -20,7 +20,7 @@ from autotune.types import BenchmarkSpec, Config, Measurement, Stage, Status, Tu
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-SLOW = ("sweep", "hw")  # parsed, not run: they measure
+SLOW = ("sweep", "hw", "cluster")  # parsed, not run: they measure
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -65,8 +65,14 @@ def console_lines() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), console_lines())
 def test_console_examples_parse_and_run(
-    page: str, line: str, database: str, capsys: pytest.CaptureFixture[str]
+    page: str,
+    line: str,
+    database: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
     words = shlex.split(line, comments=True)[1:]
     parser().parse_args(words)
     if words[0] not in SLOW:
@@ -79,6 +85,17 @@ def test_sql_examples_run(page: Path, database: str) -> None:
     for block in blocks(page, "sql"):
         connection.execute(block.strip().rstrip(";")).fetchall()
     connection.close()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "sql-duckdb")], ids=lambda p: p.name)
+@pytest.mark.usefixtures("database")
+def test_duckdb_examples_run_on_an_export(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    assert main(["db", "export", "--what", "measurements", "--out", "measurements.parquet"]) == 0
+    for block in blocks(page, "sql-duckdb"):
+        assert duckdb.sql(block).fetchall()
 
 
 def test_every_link_to_a_file_leads_somewhere() -> None:

@@ -39,6 +39,7 @@ LAYERS = (
     ("wishes of lookups", ("wishes",)),
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
+    ("reports", ("report", "report.*")),
     ("job", ("job",)),
     ("executor contract", ("cluster",)),
     ("executors", ("cluster.*",)),
@@ -72,8 +73,10 @@ THIRD_PARTY = {
         "sqlalchemy": "module",
         "alembic": "function",
         "optuna": "function",
+        "psycopg": "function",  # COPY, on PostgreSQL only
         "torch": "function",
     },
+    "reports": {"sqlalchemy": "module", "pyarrow": "function"},
     "executors": {"ray": "function"},
     "command line": {"rich": "function"},
 }

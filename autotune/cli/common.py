@@ -6,9 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune import settings
 from autotune.errors import InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from autotune.store.sql import SqlStore
 
 
 def add_command(
@@ -28,6 +32,14 @@ def add_command(
 
 def add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--db", metavar="URL", help="database file or URL (default: $AUTOTUNE_DB, else the user's)")
+
+
+def open_database(where: str | None) -> SqlStore:
+    """The existing database that was named, else the user's."""
+    need("sqlalchemy", "tune")
+    from autotune.store.sql import open_store
+
+    return open_store(where or settings.database(), create=False)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autotune import decide, registry, settings
-from autotune.cli import db_move
-from autotune.cli.common import add_command, add_database, add_json, duration, need, print_json, print_table, size
-from autotune.errors import AutotuneError, InvalidInput
-from autotune.types import Choice, Environment, HardwareProfile, TuningRecord, Workload
-
-if TYPE_CHECKING:
-    from autotune.store import Store
+from autotune import registry, settings
+from autotune.cli import db_care, db_compare, db_gains, db_move
+from autotune.cli.common import (
+    add_command,
+    add_database,
+    add_json,
+    duration,
+    need,
+    open_database,
+    print_json,
+    print_table,
+    size,
+)
+from autotune.errors import InvalidInput
+from autotune.types import TuningRecord
 
 
 def add(commands: Any) -> None:
@@ -42,17 +48,11 @@ def add(commands: Any) -> None:
     best.add_argument("--op", help="only this op")
     for verb in (upgrade, stats, show, best):
         add_database(verb)
-    for verb in (upgrade, stats, show, best, *db_move.add(verbs)):
         verb.set_defaults(run_db=verb.get_default("run"), run=parser.get_default("run"))
     for verb in (stats, show, best):
         add_json(verb)
-
-
-def _open(args: argparse.Namespace) -> Store:
-    need("sqlalchemy", "tune")
-    from autotune.store.sql import open_store
-
-    return open_store(args.db or settings.database(), create=False)
+    for more in (db_gains, db_compare, db_care, db_move):
+        more.add(verbs)
 
 
 def _upgrade(args: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ def _upgrade(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    with _open(args) as store:
+    with open_database(args.db) as store:
         stats = store.stats()
     if args.json:
         print_json({name: getattr(stats, name) for name in stats.__dataclass_fields__})
@@ -82,7 +82,7 @@ def _show(args: argparse.Namespace) -> int:
     workload = registry.parse_workload(args.workload)
     if args.limit < 1:
         raise InvalidInput("--limit must be at least 1")
-    with _open(args) as store:
+    with open_database(args.db) as store:
         records = sorted(store.records(workload.key), key=lambda r: (-(r.measurement.speedup or 0), r.config.key))
     records = records[: args.limit]
     if args.json:
@@ -135,8 +135,10 @@ def _record_json(record: TuningRecord) -> dict[str, Any]:
 def _best(args: argparse.Namespace) -> int:
     if args.op:
         registry.op(args.op)  # an unknown one is said
-    with _open(args) as store:
-        winners = list(_winners(store, args.op))
+    with open_database(args.db) as store:
+        from autotune.report.served import served
+
+        winners = [(s.workload, s.hardware, s.environment, s.choice) for s in served(store, args.op)]
     if args.json:
         for workload, profile, software, choice in winners:
             print_json(
@@ -156,21 +158,3 @@ def _best(args: argparse.Namespace) -> int:
     rows = [(w.spec, f"{c.speedup:.2f}x", duration(c.expected_ns), str(c.config), p.name) for w, p, _, c in winners]
     print_table("", ("workload", "speed-up", "time", "config", "machine"), rows)
     return 0
-
-
-def _winners(store: Store, op: str | None) -> Iterator[tuple[Workload, HardwareProfile, Environment, Choice]]:
-    """The choice that lookup would serve by default, for each workload, machine and environment."""
-    machines, systems = store.hardware(), store.environments()
-    for workload in sorted(store.workloads(), key=lambda w: w.spec):
-        if op is not None and workload.op != op:
-            continue
-        try:
-            kind = registry.op(workload.op)
-        except AutotuneError:
-            continue
-        for profile in machines:
-            for software in systems:
-                choices = store.choices(workload.key, profile.key, software.key)
-                served = decide.eligible(choices, kind.default(workload), kind.tolerance(workload))
-                if served:
-                    yield workload, profile, software, served[0]

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.cli.common import add_command, need
 
 
-def add(verbs: Any) -> list[argparse.ArgumentParser]:
+def add(verbs: Any) -> None:
     copy = add_command(
         verbs,
         "copy",
@@ -40,7 +40,6 @@ def add(verbs: Any) -> list[argparse.ArgumentParser]:
     snapshot.add_argument("source", metavar="FROM", help="database file or URL")
     snapshot.add_argument("file", metavar="FILE", help="the file to write")
     snapshot.add_argument("--full", action="store_true", help="with every measurement, for people and for training")
-    return [copy, merge, snapshot]
 
 
 def _copy(args: argparse.Namespace) -> int:

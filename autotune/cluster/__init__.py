@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 from autotune.job import Batch, JobEnd, JobOrder
 from autotune.types import Environment, HardwareProfile
@@ -70,7 +71,7 @@ class Executor(ABC):
     def close(self) -> None:
         """Ends the jobs that run and gives the nodes back. The executor cannot be used afterwards."""
 
-    def __enter__(self) -> Executor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

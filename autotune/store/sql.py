@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Table, func, select, text, update
+from sqlalchemy import Connection, Engine, Executable, Row, Select, Table, func, select, text, update
 
 from autotune import settings
 from autotune.dbschema import SCHEMA_REVISION, check_revision, is_older, sqlite_path
@@ -24,6 +24,9 @@ from autotune.store.migrate import current_revision, upgrade
 from autotune.store.reader import Reader
 from autotune.store.wishing import Wishing
 from autotune.types import Choice, Environment, HardwareProfile, Stage, TuningRecord, Workload, utc_now
+
+STREAMED_ROWS = 2_000
+"""Rows fetched at a time for reports."""
 
 KNOWN_KEYS = 200_000
 """Keys remembered as stored, so that they are not sent again; about 100 bytes each."""
@@ -198,6 +201,34 @@ class SqlStore(Store):
                 schema_revision=SCHEMA_REVISION,
                 size_bytes=size_bytes(connection),
             )
+
+    @property
+    def is_file(self) -> bool:
+        """Whether this is SQLite."""
+        return self.engine.dialect.name == "sqlite"
+
+    def stream(self, statement: Executable) -> tuple[list[str], Iterator[Row[Any]]]:
+        """For reports: column names and rows of any query, read as they are used; the database is only read."""
+        connection = self.engine.connect().execution_options(yield_per=STREAMED_ROWS)
+        try:
+            with translated(self.where):
+                result = connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+
+        def found() -> Iterator[Row[Any]]:
+            with connection, translated(self.where):
+                yield from result
+
+        return list(result.keys()), found()
+
+    def vacuum(self) -> None:
+        """Gives back the space of deleted rows and renews what the query planner knows."""
+        with translated(self.where), self.engine.connect() as connection:
+            alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+            alone.exec_driver_sql("VACUUM")
+            alone.exec_driver_sql("ANALYZE")
 
     def close(self) -> None:
         self.engine.dispose()

@@ -1,4 +1,4 @@
-"""Wishes: workloads that were looked up and never measured; a view of the largest gains.
+"""The queue of wishes, and views of gains, of the queue and of searches.
 
 Revision ID: 0002
 Revises: 0001
@@ -14,14 +14,14 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-# Where tuning pays: time saved per call against the framework's default, the largest first.
+# What tuning gained: the served configs that beat the default, with the time that one call saves.
 TOP_GAINS = """
 CREATE VIEW top_gains AS
-SELECT op, workload, hardware, framework, algorithm, params, baseline_ns, expected_ns, speedup,
-       baseline_ns - expected_ns AS saved_ns, workload_key, hardware_key, environment_key, config_key
+SELECT op, workload, hardware, framework, algorithm, params, placement, speedup, speedup_low, speedup_high,
+       baseline_ns, expected_ns, baseline_ns - baseline_ns / speedup AS saved_ns, max_error, measured_at,
+       workload_key, hardware_key, environment_key, config_key
 FROM best_configs
 WHERE beats_default = 1
-ORDER BY baseline_ns - expected_ns DESC, workload_key
 """
 
 # What waits to be tuned. One that somebody took is listed with when the lease ends.
@@ -32,6 +32,24 @@ SELECT w.spec AS workload, h.name AS hardware, w.asked, w.weight, w.first_asked_
 FROM wishes AS w
 LEFT JOIN hardware AS h ON h.key = w.hardware_key
 WHERE w.granted_at IS NULL
+"""
+
+# Every search as it went: `trial` counts the measurements of one workload, machine and environment from 1, and
+# `best_so_far` is the largest speed-up up to then.
+SEARCH_HISTORY = """
+CREATE VIEW search_history AS
+SELECT w.op, w.spec AS workload, h.name AS hardware, e.framework,
+       row_number() OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key
+                          ORDER BY m.measured_at, m.uid) AS trial,
+       m.stage, m.status, c.algorithm, c.params, m.speedup, m.median_ns,
+       max(m.speedup) OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key
+                            ORDER BY m.measured_at, m.uid) AS best_so_far,
+       m.contended, m.measured_at, m.workload_key, m.hardware_key, m.environment_key, m.config_key
+FROM measurements AS m
+JOIN workloads AS w ON w.key = m.workload_key
+JOIN hardware AS h ON h.key = m.hardware_key
+JOIN environments AS e ON e.key = m.environment_key
+JOIN configs AS c ON c.key = m.config_key
 """
 
 
@@ -49,5 +67,5 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("workload_key", "hardware_key"),
         sqlite_with_rowid=False,
     )
-    for view in (TOP_GAINS, OPEN_WISHES):
+    for view in (TOP_GAINS, OPEN_WISHES, SEARCH_HISTORY):
         op.execute(view)

@@ -248,6 +248,30 @@ CREATE VIEW public.open_wishes AS
    FROM (public.wishes w
      LEFT JOIN public.hardware h ON ((h.key = w.hardware_key)))
   WHERE (w.granted_at IS NULL);
+CREATE VIEW public.search_history AS
+ SELECT w.op,
+    w.spec AS workload,
+    h.name AS hardware,
+    e.framework,
+    row_number() OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key ORDER BY m.measured_at, m.uid) AS trial,
+    m.stage,
+    m.status,
+    c.algorithm,
+    c.params,
+    m.speedup,
+    m.median_ns,
+    max(m.speedup) OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key ORDER BY m.measured_at, m.uid) AS best_so_far,
+    m.contended,
+    m.measured_at,
+    m.workload_key,
+    m.hardware_key,
+    m.environment_key,
+    m.config_key
+   FROM ((((public.measurements m
+     JOIN public.workloads w ON ((w.key = m.workload_key)))
+     JOIN public.hardware h ON ((h.key = m.hardware_key)))
+     JOIN public.environments e ON ((e.key = m.environment_key)))
+     JOIN public.configs c ON ((c.key = m.config_key)));
 CREATE VIEW public.top_gains AS
  SELECT op,
     workload,
@@ -255,17 +279,21 @@ CREATE VIEW public.top_gains AS
     framework,
     algorithm,
     params,
+    placement,
+    speedup,
+    speedup_low,
+    speedup_high,
     baseline_ns,
     expected_ns,
-    speedup,
-    (baseline_ns - expected_ns) AS saved_ns,
+    (baseline_ns - (baseline_ns / speedup)) AS saved_ns,
+    max_error,
+    measured_at,
     workload_key,
     hardware_key,
     environment_key,
     config_key
    FROM public.best_configs
-  WHERE (beats_default = 1)
-  ORDER BY (baseline_ns - expected_ns) DESC, workload_key;
+  WHERE (beats_default = 1);
 INSERT INTO public.autotune_version VALUES ('0002');
 INSERT INTO public.benchmark_specs VALUES ('8b4dc4e4b122adf59428bc024f749858', '{"allocator":"sample","build_timeout_s":60.5,"cache_state":"warm","final_budget_s":10.5,"final_pairs":41,"give_up_ratio":0.61,"max_final_pairs":81,"memory_limit_bytes":34359738368,"min_sample_ns":100001,"run_timeout_s":120.5,"screen_budget_s":2.5,"screen_pairs":11,"tolerated_contention":0.1}');
 INSERT INTO public.best VALUES ('2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', 'a91ad164e41e5415bd9ab2b20b18ae5c', 'r1', 100.5, 201, 2, 2, 2, 1e-07, false, '2026-01-31 09:30:00+00', 'eaa3b701de829b9a14ed49931f3c1d8a');
@@ -276,12 +304,12 @@ INSERT INTO public.configs VALUES ('a91ad164e41e5415bd9ab2b20b18ae5c', 'tiled', 
 INSERT INTO public.environments VALUES ('c0995b673063ea94f6ac98b8ba3b1c25', 'torch 2.13.0+cpu', 'g++ 12.2.0', '{"allocator":"","compiler":"g++ 12.2.0","driver":"","framework":"torch 2.13.0+cpu","libraries":["numpy 2.4.6"],"num_threads":"","system":"linux","threads":"gomp","wait_policy":""}');
 INSERT INTO public.hardware VALUES ('187e2689eba017d941e3c135bdeed3ee', 'cpu', 'Sample CPU @ 2.00GHz', 'Sample', 'x86_64', 16, 68719476736, '{"allowed_cpus":16,"arch":"x86_64","bandwidth_gbs":0.0,"caches":[{"level":1,"shared_by":2,"size_bytes":32768},{"level":2,"shared_by":2,"size_bytes":1048576},{"level":3,"shared_by":16,"size_bytes":33554432}],"efficiency_cores":0,"isa":["avx2","fma"],"kind":"cpu","logical_cores":16,"memory_bytes":68719476736,"model":"family 1 model 2 stepping 3","name":"Sample CPU @ 2.00GHz","numa_nodes":1,"peak_gflops":{},"performance_cores":0,"physical_cores":8,"slice":"","vendor":"Sample"}');
 INSERT INTO public.hardware VALUES ('faf1107891ecc2a652f9fcbd1809b101', 'cpu', 'Other CPU', 'Sample', 'x86_64', 16, 68719476736, '{"allowed_cpus":16,"arch":"x86_64","bandwidth_gbs":0.0,"caches":[{"level":1,"shared_by":2,"size_bytes":32768},{"level":2,"shared_by":2,"size_bytes":1048576},{"level":3,"shared_by":16,"size_bytes":33554432}],"efficiency_cores":0,"isa":["avx2","fma"],"kind":"cpu","logical_cores":16,"memory_bytes":68719476736,"model":"family 9","name":"Other CPU","numa_nodes":1,"peak_gflops":{},"performance_cores":0,"physical_cores":8,"slice":"","vendor":"Sample"}');
-INSERT INTO public.jobs VALUES ('2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', 'space', 3, '2026-12-01 00:54:30.089926+00');
+INSERT INTO public.jobs VALUES ('2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', 'space', 3, '2026-12-01 01:49:59.459188+00');
 INSERT INTO public.measurements VALUES ('0673651921e22d4db34dfaef7681d512', '2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', '8ae2c167afbfb557f7aba30734ace981', '8b4dc4e4b122adf59428bc024f749858', 'r1', 'final', 'TIMEOUT', 'took ''too'' long', NULL, NULL, NULL, NULL, NULL, NULL, '[]', '[]', 0, 0, 0, false, '', 0, 'measured', '2026-01-31 09:30:00+00');
 INSERT INTO public.measurements VALUES ('97a8b4941e4b99123e31091ca990f418', '2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', '82e50ddb5637142593b8b7930d50f388', '8b4dc4e4b122adf59428bc024f749858', 'r1', 'final', 'OK', '', 200, 100, 0.5, 0.5, 0.5, 1e-07, '[200,210,190]', '[100,105,95]', 0, 0, 0, false, 'job-1', 0, 'measured', '2026-01-31 09:30:01.5+00');
 INSERT INTO public.measurements VALUES ('eaa3b701de829b9a14ed49931f3c1d8a', '2d5c4b98c7528a9d60c3da183e8ccf82', '187e2689eba017d941e3c135bdeed3ee', 'c0995b673063ea94f6ac98b8ba3b1c25', 'a91ad164e41e5415bd9ab2b20b18ae5c', '8b4dc4e4b122adf59428bc024f749858', 'r1', 'final', 'OK', '', 100.5, 201, 2, 2, 2, 1e-07, '[100,101,99,102]', '[200,202,198,204]', 0, 0, 0, false, 'job-1', 0, 'measured', '2026-01-31 09:30:00+00');
 INSERT INTO public.measurements VALUES ('fe086fd8aa9956c7e994b8d7314b640b', '7fff3caf1f4477127977e884d7468ec8', 'faf1107891ecc2a652f9fcbd1809b101', 'c0995b673063ea94f6ac98b8ba3b1c25', 'a91ad164e41e5415bd9ab2b20b18ae5c', '8b4dc4e4b122adf59428bc024f749858', 'r1', 'screen', 'OK', '', 100.5, 201, 2, NULL, NULL, NULL, '[100,101,99,102]', '[200,202,198,204]', 0, 0, 1099511627776, false, 'job-1', 0, 'measured', '2026-01-31 09:30:02+00');
-INSERT INTO public.wishes VALUES ('b39185045cb677ca54ac9b42b9172d17', '', 'gemm m=3 n=2 k=1 dtype=f32', 2, 1.5, '2026-12-01 00:54:30.091806+00', '2026-12-01 00:54:30.091806+00', '', NULL, NULL);
+INSERT INTO public.wishes VALUES ('b39185045cb677ca54ac9b42b9172d17', '', 'gemm m=3 n=2 k=1 dtype=f32', 2, 1.5, '2026-12-01 01:49:59.463239+00', '2026-12-01 01:49:59.463239+00', '', NULL, NULL);
 INSERT INTO public.workloads VALUES ('2d5c4b98c7528a9d60c3da183e8ccf82', 'linear', 'linear m=1 n=4096 k=1024 dtype=f32', '{"dtype":"f32","k":1024,"m":1,"n":4096}', 'f32', 8388608, 16797696, 1.5497207641601562e-05, '846fe62d983dbd34498e272e8379447e');
 INSERT INTO public.workloads VALUES ('7fff3caf1f4477127977e884d7468ec8', 'gemm', 'gemm m=320 n=2560 k=3072 batch=8 dtype=f32 b_layout=expanded', '{"b_layout":"expanded","batch":8,"dtype":"f32","k":3072,"m":320,"n":2560}', 'f32', 40265318400, 309329920, 2.6667416497327838e-05, '846fe62d983dbd34498e272e8379447e');
 ALTER TABLE ONLY public.autotune_version

@@ -78,7 +78,7 @@ CREATE TABLE jobs (
  WITHOUT ROWID
 
 ;
-INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-12-01 00:54:29.271079');
+INSERT INTO "jobs" VALUES('2d5c4b98c7528a9d60c3da183e8ccf82','187e2689eba017d941e3c135bdeed3ee','c0995b673063ea94f6ac98b8ba3b1c25','space',3,'2026-12-01 01:49:58.676897');
 CREATE TABLE measurements (
 	uid TEXT NOT NULL, 
 	workload_key TEXT NOT NULL, 
@@ -128,7 +128,7 @@ CREATE TABLE wishes (
  WITHOUT ROWID
 
 ;
-INSERT INTO "wishes" VALUES('b39185045cb677ca54ac9b42b9172d17','','gemm m=3 n=2 k=1 dtype=f32',2,1.5,'2026-12-01 00:54:29.272411','2026-12-01 00:54:29.272411','',NULL,NULL);
+INSERT INTO "wishes" VALUES('b39185045cb677ca54ac9b42b9172d17','','gemm m=3 n=2 k=1 dtype=f32',2,1.5,'2026-12-01 01:49:58.678223','2026-12-01 01:49:58.678223','',NULL,NULL);
 CREATE TABLE workloads (
 	"key" TEXT NOT NULL, 
 	op TEXT NOT NULL, 
@@ -199,15 +199,28 @@ JOIN workloads AS w ON w.key = m.workload_key
 JOIN hardware AS h ON h.key = m.hardware_key
 JOIN environments AS e ON e.key = m.environment_key;
 CREATE VIEW top_gains AS
-SELECT op, workload, hardware, framework, algorithm, params, baseline_ns, expected_ns, speedup,
-       baseline_ns - expected_ns AS saved_ns, workload_key, hardware_key, environment_key, config_key
+SELECT op, workload, hardware, framework, algorithm, params, placement, speedup, speedup_low, speedup_high,
+       baseline_ns, expected_ns, baseline_ns - baseline_ns / speedup AS saved_ns, max_error, measured_at,
+       workload_key, hardware_key, environment_key, config_key
 FROM best_configs
-WHERE beats_default = 1
-ORDER BY baseline_ns - expected_ns DESC, workload_key;
+WHERE beats_default = 1;
 CREATE VIEW open_wishes AS
 SELECT w.spec AS workload, h.name AS hardware, w.asked, w.weight, w.first_asked_at, w.last_asked_at, w.taken_by,
        w.taken_until, w.workload_key, w.hardware_key
 FROM wishes AS w
 LEFT JOIN hardware AS h ON h.key = w.hardware_key
 WHERE w.granted_at IS NULL;
+CREATE VIEW search_history AS
+SELECT w.op, w.spec AS workload, h.name AS hardware, e.framework,
+       row_number() OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key
+                          ORDER BY m.measured_at, m.uid) AS trial,
+       m.stage, m.status, c.algorithm, c.params, m.speedup, m.median_ns,
+       max(m.speedup) OVER (PARTITION BY m.workload_key, m.hardware_key, m.environment_key
+                            ORDER BY m.measured_at, m.uid) AS best_so_far,
+       m.contended, m.measured_at, m.workload_key, m.hardware_key, m.environment_key, m.config_key
+FROM measurements AS m
+JOIN workloads AS w ON w.key = m.workload_key
+JOIN hardware AS h ON h.key = m.hardware_key
+JOIN environments AS e ON e.key = m.environment_key
+JOIN configs AS c ON c.key = m.config_key;
 COMMIT;
