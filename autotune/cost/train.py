@@ -1,0 +1,409 @@
+"""Trains a model from a dataset: boosters bagged by shape, calibrated on the shapes that each of them did not see.
+
+Member i of the ensemble is trained on all layer shapes but those of fold i, so its errors on fold i are those of
+shapes unseen (cross-conformal prediction: Vovk, 2015). The prediction is the members' mean, which is a little better
+than any of them, so intervals err on the wide side. Everything is deterministic given the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.cost import choose, features
+from autotune.cost.dataset import Dataset, Group
+from autotune.cost.features import FeatureSet, Table
+from autotune.cost.model import Floats, OpModel
+from autotune.cost.trees import Trees
+from autotune.cost.views import distance, view
+from autotune.errors import InvalidInput
+from autotune.types import Config
+
+LEAST_SHAPES = 12
+LEAST_ROWS = 200
+LEAST_WITH_BASE = 3
+"""Layer shapes, and results, of an op that a model is trained from; shapes where there is a model of another
+machine."""
+
+SERVED = 2
+"""The best few predicted of each workload calibrate: what is served is among them."""
+
+NEAR_TOP = 0.5
+"""Errors of configs predicted within this of the best, in log time, say how large they are for what is served."""
+
+LEAST_RESIDUALS = 10
+"""Of a machine, for a calibration of its own."""
+
+KEPT_RESIDUALS = 400
+WORST = math.log(1.02)
+"""An answer this much slower than the default is a bad one."""
+
+MOST_BAD = 0.01
+"""Share of answers that may be bad on the shapes not seen."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train. `objective`: "regret" (weights fall with the distance from the workload's best), "squared" or
+    "pairwise"."""
+
+    seed: int = 0
+    members: int = 6
+    trees: int = 120
+    depth: int = 6
+    rate: float = 0.1
+    objective: str = "squared"
+    focus: float = 2.0  # weight exp(−focus · regret)
+    portfolio: int = 320
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of an op, and what was found out on the way, in sentences."""
+
+    model: OpModel
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Rows:
+    """The groups of an op as matrices. `group`: index of each
+    row's group; `fold`: of each group."""
+
+    groups: Sequence[Group]
+    features: FeatureSet
+    tables: list[Table]
+    x: features.Array
+    y: Floats
+    group: npt.NDArray[np.int64]
+    fold: npt.NDArray[np.int64]
+    margin: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+def enough(groups: Sequence[Group], op: str, base: bool = False) -> str:
+    """Why there is not enough data to learn an op from, and how much it takes; "" when there is."""
+    shapes, rows = len({group.shape for group in groups}), sum(len(group.configs) for group in groups)
+    if base and shapes >= LEAST_WITH_BASE:
+        return ""
+    if shapes >= LEAST_SHAPES and rows >= LEAST_ROWS:
+        return ""
+    least = f"{LEAST_WITH_BASE} layer shapes" if base else f"{LEAST_SHAPES} layer shapes and {LEAST_ROWS} results"
+    return f"not enough data for {op}: {shapes} layer shapes with {rows} results, and it takes {least}"
+
+
+def folds_of(groups: Sequence[Group], count: int, seed: int) -> npt.NDArray[np.int64]:
+    """The fold of each group; groups of one layer shape share theirs."""
+    from sklearn.model_selection import GroupKFold
+
+    names = {shape: index for index, shape in enumerate(sorted({repr(group.shape) for group in groups}))}
+    labels = [names[repr(group.shape)] for group in groups]
+    found = np.zeros(len(groups), np.int64)
+    if len(names) < 2:
+        return found
+    splitter = GroupKFold(n_splits=min(count, len(names)), shuffle=True, random_state=seed)
+    for index, (_, test) in enumerate(splitter.split(labels, groups=labels)):
+        found[test] = index
+    return found
+
+
+def rows_of(groups: Sequence[Group], made: FeatureSet, members: int, seed: int) -> Rows:
+    tables = [Table(group.configs) for group in groups]
+    x = np.vstack([made.matrix(g.workload, g.hardware, t) for g, t in zip(groups, tables, strict=True)])
+    y = np.concatenate([np.array(group.labels) for group in groups])
+    index = np.repeat(np.arange(len(groups)), [len(group.configs) for group in groups])
+    return Rows(groups, made, tables, x, y, index, folds_of(groups, members, seed), np.zeros(len(y)))
+
+
+def train_op(
+    op: str, dataset: Dataset, options: Options, base: OpModel | None = None, checked: bool = False
+) -> Trained:
+    """A model of one op. Raises `InvalidInput` when there is not enough data, unless that was `checked` for more of
+    it."""
+    groups = dataset.of(op)
+    problem = enough(groups, op, base is not None)
+    if problem and not checked:
+        raise InvalidInput(problem)
+    configs = {config: None for group in groups for config in group.configs}
+    made = FeatureSet.of([g.workload for g in groups], configs)
+    rows = rows_of(groups, made, options.members, options.seed)
+    notes: list[str] = []
+    prior = None
+    if base is not None:
+        prior, note = _prior(rows, base, options)
+        notes.append(note)
+        if prior is not None:
+            rows.margin = _prior_margin(rows, prior)
+        elif enough(groups, op):
+            raise InvalidInput(f"{note}; and alone, {enough(groups, op)}")
+    members = [fit(rows, rows.fold[rows.group] != fold, options, options.seed + int(fold)) for fold in _folds(rows)]
+    mean = out_of_fold(rows, members)
+    head = _head(rows, dataset, options)
+    scale, expected = _scale(rows, mean, head, options)
+    _calibrate(head, rows, mean, expected)
+    model = OpModel(op, made, members, _default_time(rows, options), _usable(rows, options), scale, head, prior)
+    head["threshold"] = _threshold(model, rows, mean, expected)
+    return Trained(model, tuple(notes))
+
+
+def _folds(rows: Rows) -> list[int]:
+    return sorted({int(fold) for fold in rows.fold})
+
+
+def fit(rows: Rows, chosen: npt.NDArray[np.bool_], options: Options, seed: int) -> Trees:
+    """One booster on the chosen rows, of the label less the margin."""
+    if not chosen.any():  # a single shape: nothing to leave out
+        chosen = np.ones_like(chosen)
+    target = rows.y[chosen] - rows.margin[chosen]
+    blob = boosted(rows.x[chosen], target, rows.y[chosen], rows.group[chosen], options, seed)
+    return Trees(blob, rows.x.shape[1])
+
+
+def boosted(
+    x: features.Array, target: Floats, label: Floats, group: npt.NDArray[np.int64], options: Options,
+    seed: int,
+    least: float = 2.0,
+) -> bytes:  # fmt: skip
+    """The UBJSON of a booster of `target`, with leaves of at least `least` rows. Rows of a group are adjacent;
+    `label` decides how much each row matters."""
+    import xgboost
+
+    best = np.full(int(group.max()) + 1, np.inf)
+    np.minimum.at(best, group, label)
+    regret = label - best[group]
+    params = {
+        "objective": "reg:squarederror", "max_depth": options.depth, "eta": options.rate, "seed": seed, "nthread": 2,
+        "tree_method": "hist", "subsample": 0.8, "colsample_bytree": 0.7, "min_child_weight": least,
+    }  # fmt: skip
+    if options.objective == "regret":
+        data = xgboost.DMatrix(x, target, weight=np.exp(-options.focus * regret))
+    elif options.objective == "pairwise":
+        grades = np.rint(31 * np.exp(-regret)).astype(int)
+        data = xgboost.DMatrix(x, grades, qid=group)
+        params |= {"objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8}
+    elif options.objective == "squared":
+        data = xgboost.DMatrix(x, target)
+    else:
+        raise InvalidInput(f"objective {options.objective!r} is not one of regret, squared, pairwise")
+    return bytes(xgboost.train(params, data, options.trees).save_raw("ubj"))
+
+
+def out_of_fold(rows: Rows, members: Sequence[Trees]) -> Floats:
+    """Each row predicted by the member that has not seen its shape."""
+    mean = np.zeros(len(rows.y))
+    for member, fold in zip(members, _folds(rows), strict=True):
+        mine = rows.fold[rows.group] == fold
+        mean[mine] = member.predict(rows.x[mine])
+    return mean + rows.margin
+
+
+def _head(rows: Rows, dataset: Dataset, options: Options) -> dict[str, Any]:
+    """What a lookup must know beside the boosters."""
+    groups = rows.groups
+    portfolio = _portfolio(groups, options.portfolio)
+    index = {config: position for position, config in enumerate(portfolio)}
+    names = rows.features.names
+    varying = [
+        *features.WORKLOAD[:7],
+        *(f"op.{name}" for name in rows.features.extras if name != "bias"),
+        *features.HARDWARE,
+    ]
+    columns = {name: rows.x[:, names.index(name)] for name in varying}
+    views = [view(group.workload) for group in groups]
+    gaps = []
+    for i, one in enumerate(views):
+        others = [distance(one, o) for j, o in enumerate(views) if groups[j].shape != groups[i].shape]
+        gaps.append(min(others, default=0.0))
+    return {
+        "ranges": {name: [float(np.min(column)), float(np.max(column))] for name, column in columns.items()},
+        "hardware": sorted({g.hardware.key: g.hardware.name for g in groups}.items()),
+        "arches": sorted({g.hardware.arch for g in groups}),
+        "environments": sorted({g.environment_key for g in groups}),
+        "revisions": {name: dataset.revisions[name] for name in rows.features.categories["algorithm"]},
+        "reach": max(2.0, float(np.quantile(gaps, 0.95))),
+        "portfolio": [
+            {"algorithm": c.algorithm, "params": dict(c.params), "placement": c.placement} for c in portfolio
+        ],
+        "measured": [
+            {"dims": g.workload.dims(), "winners": [index[c] for c in choose.winners(g) if c in index]} for g in groups
+        ],
+        "errors": _errors(groups),
+        "counts": {"workloads": len(groups), "shapes": len({g.shape for g in groups}), "results": len(rows.y)},
+        "options": {name: getattr(options, name) for name in ("seed", "trees", "depth", "rate", "objective", "focus")},
+        "threshold": 0.8,
+        "usable_from": 0.5,
+        "floor": 0.01,
+        "calibration": {},
+    }  # fmt: skip
+
+
+def _portfolio(groups: Sequence[Group], most: int) -> list[Config]:
+    """The configs worth ranking anywhere: those near the top of a workload, the most often so first."""
+    votes: Counter[Config] = Counter()
+    for group in groups:
+        for rank, config in enumerate(choose.winners(group, 12)):
+            votes[config] += 12 - rank
+    ordered = sorted(votes, key=lambda config: (-votes[config], config.key))
+    return ordered[:most]
+
+
+def _errors(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Least and largest error over tolerance of each algorithm (Winograd's m apart), of what was known."""
+    found: dict[str, list[float]] = {}
+    for group in groups:
+        for config, ratio in zip(group.configs, group.ratios, strict=True):
+            if math.isfinite(ratio):
+                low, high = found.get(choose.variant(config), (ratio, ratio))
+                found[choose.variant(config)] = [min(low, ratio), max(high, ratio)]
+    return dict(sorted(found.items()))
+
+
+def _default_time(rows: Rows, options: Options) -> Trees:
+    """log(the default's ns / its roofline) from the workload alone."""
+    groups = rows.groups
+    x = np.stack([rows.features.workload_row(g.workload, g.hardware) for g in groups])
+    y = np.array([math.log(g.default_ns / features.roofline_ns(g.workload, g.hardware)) for g in groups])
+    own = replace(options, objective="squared", trees=60, depth=4)
+    return Trees(boosted(x, y, y, np.arange(len(y)), own, options.seed), x.shape[1])
+
+
+def _usable(rows: Rows, options: Options) -> Trees | None:
+    """A classifier of what ran within the op's tolerance; None where nearly everything did."""
+    import xgboost
+
+    x, good = [rows.x], [np.concatenate([np.array(g.ratios) <= 1.0 for g in rows.groups])]
+    for group in rows.groups:
+        if group.failed:
+            x.append(rows.features.matrix(group.workload, group.hardware, Table(group.failed)))
+            good.append(np.zeros(len(group.failed), np.bool_))
+    label = np.concatenate(good)
+    if (~label).sum() < 5:
+        return None
+    params = {
+        "objective": "binary:logistic",
+        "max_depth": 5,
+        "eta": 0.15,
+        "seed": options.seed,
+        "nthread": 2,
+        "tree_method": "hist",
+    }
+    booster = xgboost.train(params, xgboost.DMatrix(np.vstack(x), label), 50)
+    return Trees(bytes(booster.save_raw("ubj")), rows.x.shape[1])
+
+
+def _scale(rows: Rows, mean: Floats, head: dict[str, Any], options: Options) -> tuple[Trees, Floats]:
+    """Boosters of the size of the error near the top, and what they say of each row when trained on other folds.
+
+    Small, noisy workloads and algorithms that behave erratically get wider intervals than others.
+    """
+    error = np.abs(rows.y - mean)
+    best = np.full(len(rows.groups), np.inf)
+    np.minimum.at(best, rows.group, mean)
+    near = mean - best[rows.group] < NEAR_TOP
+    head["floor"] = max(float(np.median(error[near])) / 3, 0.005)
+    own = replace(options, objective="squared", trees=40, depth=3)
+
+    def made(chosen: npt.NDArray[np.bool_]) -> Trees:
+        chosen = chosen & near if (chosen & near).any() else near
+        x, target = rows.x[chosen], error[chosen]
+        return Trees(boosted(x, target, target, rows.group[chosen], own, options.seed, least=20.0), x.shape[1])
+
+    expected = np.zeros(len(rows.y))
+    for fold in _folds(rows):
+        mine = rows.fold[rows.group] == fold
+        expected[mine] = made(~mine).predict(rows.x[mine])
+    return made(np.ones_like(near)), np.maximum(expected, head["floor"])
+
+
+def _calibrate(head: dict[str, Any], rows: Rows, mean: Floats, scale: Floats) -> None:
+    """Residuals of what would be served, per machine, and of all machines under ""."""
+    found: dict[str, list[float]] = {}
+    shapes: dict[str, set[str]] = {}
+    begin = 0
+    for group in rows.groups:
+        mine = np.arange(begin, begin + len(group.configs))
+        begin += len(group.configs)
+        served = np.array(group.ratios) <= 1.0
+        served[choose.default_index(group)] = False
+        mine = mine[served]
+        best = mine[np.argsort(mean[mine], kind="stable")[:SERVED]]
+        for key in (group.hardware.key, ""):
+            found.setdefault(key, []).extend(((rows.y[best] - mean[best]) / scale[best]).tolist())
+            shapes.setdefault(key, set()).add(repr(group.shape))
+    head["calibration"] = {
+        key: {"residuals": _thinned(values), "shapes": len(shapes[key])}
+        for key, values in sorted(found.items())
+        if len(values) >= LEAST_RESIDUALS or not key
+    }
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """The sorted values, or as many of their quantiles."""
+    ordered = np.sort(np.array(values))
+    if len(ordered) > KEPT_RESIDUALS:
+        ordered = np.quantile(ordered, (np.arange(KEPT_RESIDUALS) + 0.5) / KEPT_RESIDUALS)
+    return [round(float(value), 5) for value in ordered]
+
+
+def _threshold(model: OpModel, rows: Rows, mean: Floats, scale: Floats) -> float:
+    """The least probability of being faster from which at most `MOST_BAD` of the workloads get a bad answer."""
+    picked: list[tuple[float, bool]] = []
+    for index, group in enumerate(rows.groups):
+        mine = rows.group == index
+        pick = choose.pick(
+            model,
+            group.hardware.key,
+            mean[mine],
+            scale[mine],
+            np.array(group.ratios) <= 1.0,
+            choose.default_index(group),
+        )
+        if pick.index is not None:
+            picked.append((pick.p_faster, group.labels[pick.index] > WORST))
+    for threshold in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99):
+        bad = sum(slow for p, slow in picked if p >= threshold)
+        if bad <= MOST_BAD * len(rows.groups):
+            return threshold
+    return 0.99
+
+
+# ---- transfer ----------------------------------------------------------------------------------------------
+
+
+def _prior(rows: Rows, base: OpModel, options: Options) -> tuple[OpModel | None, str]:
+    """The source's model as a margin, unless the target's own results are told better without it.
+
+    Both ways are tried on folds of the target's shapes: boosters of the label, and of what the source leaves over.
+    The source is dropped where it does not lower the squared error: what helps one machine can mislead on another.
+    """
+    folds = folds_of(rows.groups, 4, options.seed)[rows.group]
+    margin = _prior_margin(rows, base)
+    quick = replace(options, trees=60)
+    errors = {}
+    for name, start in (("alone", np.zeros(len(rows.y))), ("with the source", margin)):
+        held = Rows(rows.groups, rows.features, rows.tables, rows.x, rows.y, rows.group, rows.fold, start)
+        guess = np.array(start)
+        for fold in sorted(set(folds.tolist())):
+            test = folds == fold
+            guess[test] += fit(held, ~test, quick, options.seed).predict(rows.x[test])
+        errors[name] = float(np.sqrt(np.mean((rows.y - guess) ** 2)))
+    told = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
+    plain = (
+        OpModel(base.op, base.features, base.members, None, None, None, base.head, None) if base.prior is None else base
+    )
+    if errors["with the source"] < errors["alone"]:
+        return plain, f"{base.op}: the source model is kept as prior (error of log time, unseen shapes: {told})"
+    return (
+        None,
+        f"{base.op}: the source model is dropped, it does not help here (error of log time, unseen shapes: {told})",
+    )
+
+
+def _prior_margin(rows: Rows, base: OpModel) -> Floats:
+    parts = [base.predict(g.workload, g.hardware, t)[0] for g, t in zip(rows.groups, rows.tables, strict=True)]
+    return np.concatenate(parts)
