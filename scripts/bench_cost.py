@@ -20,7 +20,7 @@ import numpy as np
 from autotune import environment, hardware, registry
 from autotune.cost import answer, evaluate, model, train
 from autotune.cost.dataset import Dataset, Group, collect
-from autotune.cost.features import Table
+from autotune.cost.features import FeatureSet, Table
 from autotune.cost.trees import Trees
 from autotune.store.sql import open_store
 from autotune.types import TuningRecord, Workload
@@ -84,7 +84,7 @@ def pairwise(dataset: Dataset, op: str) -> tuple[float, float]:
     folds = train.folds_of(groups, evaluate.OUTER_FOLDS, 1)
     for fold in sorted(set(folds.tolist())):
         rest = [g for g, f in zip(groups, folds, strict=True) if f != fold]
-        made = train.FeatureSet.of([g.workload for g in rest], [c for g in rest for c in g.configs])
+        made = FeatureSet.of([g.workload for g in rest], [c for g in rest for c in g.configs])
         rows = train.rows_of(rest, made, 2, 0)
         ranker = [
             Trees(train.boosted(rows.x, rows.y, rows.y, rows.group, options, seed), rows.x.shape[1])
@@ -95,7 +95,7 @@ def pairwise(dataset: Dataset, op: str) -> tuple[float, float]:
     return float(np.exp(logs[:, 0].mean())), float(np.exp(logs[:, 1].mean()))
 
 
-def _ranked(group: Group, ranker: Sequence[Trees], made: train.FeatureSet) -> tuple[float, float]:
+def _ranked(group: Group, ranker: Sequence[Trees], made: FeatureSet) -> tuple[float, float]:
     x = made.matrix(group.workload, group.hardware, Table(group.configs))
     score = np.sum([trees.predict(x) for trees in ranker], axis=0)
     exact = np.flatnonzero(np.array(group.ratios) <= 1.0)
@@ -197,8 +197,9 @@ def near(dataset: Dataset, known: model.Model) -> Iterator[Workload]:
     for group in dataset.groups:
         dims = dict(group.workload.dims())
         for name in ("n", "k", "c"):
-            if group.workload.op in known.ops and isinstance(dims.get(name), int) and dims.get("groups", 1) == 1:
-                yield type(group.workload).from_dims({**dims, name: int(dims[name]) * 5 // 4 // 8 * 8 or 8})  # type: ignore[call-overload]
+            value = dims.get(name)
+            if group.workload.op in known.ops and type(value) is int and dims.get("groups", 1) == 1:
+                yield type(group.workload).from_dims({**dims, name: value * 5 // 4 // 8 * 8 or 8})
 
 
 def predicted(known: model.Model, workload: Workload) -> bool:

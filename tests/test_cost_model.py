@@ -352,10 +352,10 @@ def test_probes_are_those_the_members_disagree_on(trained: OpModel, file: Path) 
 
 def test_the_default_is_never_picked_against_itself(trained: OpModel) -> None:
     zero = np.zeros(3)
-    picked = choose.pick(trained, "", zero, zero, np.array([True, True, False]), 0)
+    picked = choose.pick(trained, "", zero, zero + 0.01, np.array([True, True, False]), 0)
     assert picked.index == 1
     assert choose.refused(trained, picked) == "nothing is expected to beat the default"
-    assert choose.pick(trained, "", zero, zero, np.array([True, False, False]), 0).index is None
+    assert choose.pick(trained, "", zero, zero + 0.01, np.array([True, False, False]), 0).index is None
 
 
 def test_the_version_of_the_features_is_in_the_file(file: Path) -> None:

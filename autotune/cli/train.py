@@ -13,6 +13,7 @@ from autotune.cli.common import add_command, add_json, need, print_json, print_t
 from autotune.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from autotune.cost.model import OpModel
     from autotune.types import Workload
 
 
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     from autotune.cost.train import train_op
 
     base = model.read(args.base) if args.base else None
-    trained, notes, problems = [], [], []
+    trained: list[OpModel] = []
+    notes: list[str] = []
+    problems: list[str] = []
     for op in dataset.ops:
         try:
             made = train_op(op, dataset, cost.options(args), base.ops.get(op) if base else None)

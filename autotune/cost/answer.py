@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from autotune import registry
-from autotune.cost import Prediction, choose, features
-from autotune.cost.features import Table
+from autotune.cost import Prediction, choose
+from autotune.cost.features import Array, Table
 from autotune.cost.model import Floats, Model, OpModel
 from autotune.cost.views import View, view
 from autotune.errors import AutotuneError
@@ -181,7 +181,7 @@ class Chooser:
             _factors(self.known, self.workload, self.hardware, best) if explain else (),
         )
 
-    def _shortlist(self, rows: features.Array, allowed: features.Array, configs: list[Config]) -> list[int]:
+    def _shortlist(self, rows: Array, allowed: Array, configs: list[Config]) -> list[int]:
         """Indices of the best by one member alone: the whole ensemble on hundreds of candidates takes too long."""
         possible = np.flatnonzero(allowed)
         if len(possible) <= SHORTLIST:
@@ -192,7 +192,7 @@ class Chooser:
             rough = rough + self.known.prior.rough(self.workload, self.hardware, table)
         return [int(i) for i in possible[np.argsort(rough, kind="stable")[:SHORTLIST]]]
 
-    def _usable(self, rows: features.Array, mean: Floats, scale: Floats, allowed: features.Array) -> Any:
+    def _usable(self, rows: Array, mean: Floats, scale: Floats, allowed: Array) -> Any:
         usable = np.isfinite(mean) & np.isfinite(scale)
         if self.known.usable is not None:
             usable &= (allowed > 1) | (self.known.usable.predict(rows) >= float(self.known.head["usable_from"]))
@@ -211,7 +211,7 @@ class Chooser:
                     break
         return found
 
-    def _allowed(self, table: Table) -> features.Array:
+    def _allowed(self, table: Table) -> Array:
         """`_exactness` of each config, 0 where the algorithm does not apply here."""
         known: dict[str, int] = {}
         found = np.zeros(len(table), np.float32)

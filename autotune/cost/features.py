@@ -186,7 +186,8 @@ class FeatureSet:
 
     def workload_row(self, workload: Workload, hardware: HardwareProfile) -> Array:
         """[len(names)] with the config's columns missing: for what depends on the workload alone."""
-        return self.matrix(workload, hardware, _NO_CONFIG)[0]
+        row: Array = self.matrix(workload, hardware, _NO_CONFIG)[0]
+        return row
 
     def to_json(self) -> dict[str, Any]:
         return {

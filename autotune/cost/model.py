@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from autotune import registry
 from autotune.cost import FORMAT, features
-from autotune.cost.features import FeatureSet, Table
+from autotune.cost.features import Array, FeatureSet, Table
 from autotune.cost.trees import Trees
 from autotune.cost.ubjson import Malformed
 from autotune.cost.views import View, place, view
@@ -127,7 +127,7 @@ class OpModel:
         return self.predict_rows(self.features.matrix(workload, hardware, table), workload, hardware, table)
 
     def predict_rows(
-        self, rows: features.Array, workload: Workload, hardware: HardwareProfile, table: Table | None
+        self, rows: Array, workload: Workload, hardware: HardwareProfile, table: Table | None
     ) -> tuple[Floats, Floats]:
         """The same, for the matrix of these configs. `table` is needed where there is a prior."""
         every = self._each(rows)
@@ -140,9 +140,10 @@ class OpModel:
 
     def spread(self, workload: Workload, hardware: HardwareProfile, table: Table) -> Floats:
         """Standard deviation over the members: how much they disagree on each config."""
-        return self._each(self.features.matrix(workload, hardware, table)).std(axis=0)
+        found: Floats = self._each(self.features.matrix(workload, hardware, table)).std(axis=0)
+        return found
 
-    def _each(self, rows: features.Array) -> Floats:
+    def _each(self, rows: Array) -> Floats:
         return np.stack([member.predict(rows) for member in self.members]).astype(np.float64)
 
     def distances(self, seen: View) -> Floats:

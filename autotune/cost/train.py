@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autotune.cost import choose, features
 from autotune.cost.dataset import Dataset, Group
-from autotune.cost.features import FeatureSet, Table
+from autotune.cost.features import Array, FeatureSet, Table
 from autotune.cost.model import Floats, OpModel
 from autotune.cost.trees import Trees
 from autotune.cost.views import distance, view
@@ -79,7 +79,7 @@ class Rows:
     groups: Sequence[Group]
     features: FeatureSet
     tables: list[Table]
-    x: features.Array
+    x: Array
     y: Floats
     group: npt.NDArray[np.int64]
     fold: npt.NDArray[np.int64]
@@ -165,7 +165,7 @@ def fit(rows: Rows, chosen: npt.NDArray[np.bool_], options: Options, seed: int) 
 
 
 def boosted(
-    x: features.Array, target: Floats, label: Floats, group: npt.NDArray[np.int64], options: Options,
+    x: Array, target: Floats, label: Floats, group: npt.NDArray[np.int64], options: Options,
     seed: int,
     least: float = 2.0,
 ) -> bytes:  # fmt: skip
