@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune import environment, hardware, registry
-from autotune.cost import answer, evaluate, model, train
+from autotune.cost import answer, evaluate, fit, model, train
 from autotune.cost.dataset import Dataset, Group, collect
 from autotune.cost.features import FeatureSet, Table
 from autotune.cost.trees import Trees
@@ -42,7 +42,7 @@ def records(urls: Sequence[str]) -> Iterator[TuningRecord]:
             yield from store.records()
 
 
-def quality(dataset: Dataset, options: train.Options) -> None:
+def quality(dataset: Dataset, options: fit.Options) -> None:
     summaries = {}
     for op in dataset.ops:
         problem = train.enough(dataset.of(op), op)
@@ -61,7 +61,7 @@ def ablations(dataset: Dataset) -> None:
         if train.enough(dataset.of(op), op):
             continue
         for name, changes in ABLATIONS.items():
-            changed = replace(train.Options(), **changes)  # type: ignore[arg-type]  # values fit their fields
+            changed = replace(fit.Options(), **changes)  # type: ignore[arg-type]  # values fit their fields
             found = evaluate.summarise(evaluate.evaluate(dataset, op, changed))
             print(f"  {op:8} {name:32} {found.regret[1]:.3f} {found.regret[4]:.3f}")
         first, fourth = pairwise(dataset, op)
@@ -73,22 +73,21 @@ def ablations(dataset: Dataset) -> None:
             kept = set(random.permutation(shapes)[: int(share * len(shapes))].tolist())
             few = replace(dataset, groups=[g for g in groups if repr(g.shape) in kept])
             if not train.enough(few.groups, op):
-                found = evaluate.summarise(evaluate.evaluate(few, op, train.Options()))
+                found = evaluate.summarise(evaluate.evaluate(few, op, fit.Options()))
                 print(f"  {op:8} {f'{share:.0%} of the layer shapes':32} {found.regret[1]:.3f} {found.regret[4]:.3f}")
 
 
 def pairwise(dataset: Dataset, op: str) -> tuple[float, float]:
     """Regret at 1 and 4 of boosters that only rank."""
-    groups, options = dataset.of(op), train.Options(objective="pairwise")
+    groups, options = dataset.of(op), fit.Options(objective="pairwise")
     picks: list[tuple[float, float]] = []
-    folds = train.folds_of(groups, evaluate.OUTER_FOLDS, 1)
+    folds = fit.folds_of(groups, evaluate.OUTER_FOLDS, 1)
     for fold in sorted(set(folds.tolist())):
         rest = [g for g, f in zip(groups, folds, strict=True) if f != fold]
         made = FeatureSet.of([g.workload for g in rest], [c for g in rest for c in g.configs])
-        rows = train.rows_of(rest, made, 2, 0)
+        rows = fit.rows_of(rest, made, 2, 0)
         ranker = [
-            Trees(train.boosted(rows.x, rows.y, rows.y, rows.group, options, seed), rows.x.shape[1])
-            for seed in range(3)
+            Trees(fit.boosted(rows.x, rows.y, rows.y, rows.group, options, seed), rows.x.shape[1]) for seed in range(3)
         ]
         picks += [_ranked(g, ranker, made) for g, f in zip(groups, folds, strict=True) if f == fold]
     logs = np.array(picks)
@@ -116,7 +115,7 @@ def floor(dataset: Dataset) -> None:
         print(f"\nbest screened beats best decided by {np.exp(np.mean(gaps)) - 1:.1%}, which was luck")
 
 
-def timings(dataset: Dataset, options: train.Options) -> None:
+def timings(dataset: Dataset, options: fit.Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.atm")
         begin = time.perf_counter()
@@ -231,12 +230,12 @@ def main() -> None:
     for why, count in dataset.left_out.most_common():
         print(f"  {count:,} records left out: {why}")
     if args.only in (None, "quality"):
-        quality(dataset, train.Options())
+        quality(dataset, fit.Options())
         floor(dataset)
     if args.only in (None, "ablations"):
         ablations(dataset)
     if args.only in (None, "timings"):
-        timings(dataset, train.Options())
+        timings(dataset, fit.Options())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 
 import autotune
 from autotune import Linear, Origin, environment, hardware, online, registry, settings
-from autotune.cost import model, train
+from autotune.cost import fit, model, train
 from autotune.cost.dataset import collect
 from autotune.store.sql import open_store
 from autotune.types import Config, Stage
@@ -28,7 +28,7 @@ NEW = Linear(m=16, n=640, k=768)
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = train.train_op("linear", collect(sample.records()), train.Options(trees=30, depth=4)).model
+    made = train.train_op("linear", collect(sample.records()), fit.Options(trees=30, depth=4)).model
     path = tmp_path_factory.mktemp("model") / "made.atm"
     model.write(str(path), [made], {})
     return path
@@ -154,7 +154,7 @@ def test_c43_what_is_no_certain_gain_is_not_served(
         replace(g, labels=tuple(0.0 if c == Config("torch") else chance.gauss(0.02, 0.05) for c in g.configs))
         for g in found.groups
     ]
-    made = train.train_op("linear", found, train.Options(trees=30, depth=4)).model
+    made = train.train_op("linear", found, fit.Options(trees=30, depth=4)).model
     path = tmp_path / "noise.atm"
     model.write(str(path), [made], {})
     monkeypatch.setenv("AUTOTUNE_MODEL", str(path))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import hardware
-from autotune.cost import choose, evaluate, features, model, train
+from autotune.cost import choose, evaluate, features, fit, model, train
 from autotune.cost.dataset import Dataset, collect
 from autotune.cost.features import Table
 from autotune.cost.model import MAGIC, Calibration, OpModel
@@ -25,7 +25,7 @@ from autotune.types import Config, Measurement, Stage, Status
 from tests import cost_samples as sample
 from tests import store_samples
 
-QUICK = train.Options(trees=30, depth=4)
+QUICK = fit.Options(trees=30, depth=4)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_training_is_deterministic_given_the_seed(dataset: Dataset, trained: OpM
 
 
 def test_folds_keep_the_workloads_of_a_layer_together(dataset: Dataset) -> None:
-    folds = train.folds_of(dataset.groups, 4, 0)
+    folds = fit.folds_of(dataset.groups, 4, 0)
     by_shape: dict[Any, set[int]] = {}
     for group, fold in zip(dataset.groups, folds.tolist(), strict=True):
         by_shape.setdefault(group.shape, set()).add(fold)
@@ -248,11 +248,11 @@ def test_c28_permuted_columns_give_the_same_answer_and_others_are_refused(
     file: Path, trained: OpModel, dataset: Dataset
 ) -> None:
     """The columns of the boosters in another order, stated so: found by name."""
-    rows = train.rows_of(dataset.groups, trained.features, 4, 0)
+    rows = fit.rows_of(dataset.groups, trained.features, 4, 0)
     order = np.random.default_rng(1).permutation(len(trained.features.names))
     names = [trained.features.names[i] for i in order]
     turned = trained.features.reordered(names)
-    blob = train.boosted(rows.x, rows.y, rows.y, rows.group, replace(QUICK, objective="squared"), 0)
+    blob = fit.boosted(rows.x, rows.y, rows.y, rows.group, replace(QUICK, objective="squared"), 0)
     plain = Trees(blob, rows.x.shape[1])
     shuffled = blob_with_columns(rows, order)
     again = OpModel("linear", turned, [shuffled], None, None, None, trained.head)
@@ -269,8 +269,8 @@ def test_c28_permuted_columns_give_the_same_answer_and_others_are_refused(
     )
 
 
-def blob_with_columns(rows: train.Rows, order: Any) -> Trees:
-    made = train.boosted(rows.x[:, order], rows.y, rows.y, rows.group, QUICK, 0)
+def blob_with_columns(rows: fit.Rows, order: Any) -> Trees:
+    made = fit.boosted(rows.x[:, order], rows.y, rows.y, rows.group, QUICK, 0)
     return Trees(made, rows.x.shape[1])
 
 

@@ -60,6 +60,6 @@ def _records(urls: Sequence[str]) -> Iterator[TuningRecord]:
 
 
 def options(args: argparse.Namespace) -> Any:
-    from autotune.cost.train import Options
+    from autotune.cost.fit import Options
 
     return Options(seed=args.seed) if args.objective is None else Options(seed=args.seed, objective=args.objective)

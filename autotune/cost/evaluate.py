@@ -19,8 +19,9 @@ import numpy as np
 from autotune.cost import choose
 from autotune.cost.dataset import Dataset, Group
 from autotune.cost.features import INTERACTIONS, Table
+from autotune.cost.fit import Options, folds_of
 from autotune.cost.model import Floats, OpModel
-from autotune.cost.train import WORST, Options, enough, folds_of, train_op
+from autotune.cost.train import WORST, enough, train_op
 from autotune.cost.views import distance, view
 from autotune.errors import InvalidInput
 from autotune.types import Config

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ import numpy.typing as npt
 
 from autotune.cost import choose, features
 from autotune.cost.dataset import Dataset, Group
-from autotune.cost.features import Array, FeatureSet, Table
+from autotune.cost.features import FeatureSet, Table
+from autotune.cost.fit import Options, Rows, boosted, fit, fold_numbers, out_of_fold, rows_of
 from autotune.cost.model import Floats, OpModel
+from autotune.cost.transfer import prior_for, prior_margin
 from autotune.cost.trees import Trees
 from autotune.cost.views import distance, view
 from autotune.errors import InvalidInput
@@ -49,41 +51,11 @@ MOST_BAD = 0.01
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to train. `objective`: "regret" (weights fall with the distance from the workload's best), "squared" or
-    "pairwise"."""
-
-    seed: int = 0
-    members: int = 6
-    trees: int = 120
-    depth: int = 6
-    rate: float = 0.1
-    objective: str = "squared"
-    focus: float = 2.0  # weight exp(−focus · regret)
-    portfolio: int = 320
-
-
-@dataclass(frozen=True)
 class Trained:
     """A model of an op, and what was found out on the way, in sentences."""
 
     model: OpModel
     notes: tuple[str, ...] = ()
-
-
-@dataclass
-class Rows:
-    """The groups of an op as matrices. `group`: index of each
-    row's group; `fold`: of each group."""
-
-    groups: Sequence[Group]
-    features: FeatureSet
-    tables: list[Table]
-    x: Array
-    y: Floats
-    group: npt.NDArray[np.int64]
-    fold: npt.NDArray[np.int64]
-    margin: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def enough(groups: Sequence[Group], op: str, base: bool = False) -> str:
@@ -95,29 +67,6 @@ def enough(groups: Sequence[Group], op: str, base: bool = False) -> str:
         return ""
     least = f"{LEAST_WITH_BASE} layer shapes" if base else f"{LEAST_SHAPES} layer shapes and {LEAST_ROWS} results"
     return f"not enough data for {op}: {shapes} layer shapes with {rows} results, and it takes {least}"
-
-
-def folds_of(groups: Sequence[Group], count: int, seed: int) -> npt.NDArray[np.int64]:
-    """The fold of each group; groups of one layer shape share theirs."""
-    from sklearn.model_selection import GroupKFold
-
-    names = {shape: index for index, shape in enumerate(sorted({repr(group.shape) for group in groups}))}
-    labels = [names[repr(group.shape)] for group in groups]
-    found = np.zeros(len(groups), np.int64)
-    if len(names) < 2:
-        return found
-    splitter = GroupKFold(n_splits=min(count, len(names)), shuffle=True, random_state=seed)
-    for index, (_, test) in enumerate(splitter.split(labels, groups=labels)):
-        found[test] = index
-    return found
-
-
-def rows_of(groups: Sequence[Group], made: FeatureSet, members: int, seed: int) -> Rows:
-    tables = [Table(group.configs) for group in groups]
-    x = np.vstack([made.matrix(g.workload, g.hardware, t) for g, t in zip(groups, tables, strict=True)])
-    y = np.concatenate([np.array(group.labels) for group in groups])
-    index = np.repeat(np.arange(len(groups)), [len(group.configs) for group in groups])
-    return Rows(groups, made, tables, x, y, index, folds_of(groups, members, seed), np.zeros(len(y)))
 
 
 def train_op(
@@ -135,13 +84,15 @@ def train_op(
     notes: list[str] = []
     prior = None
     if base is not None:
-        prior, note = _prior(rows, base, options)
+        prior, note = prior_for(rows, base, options)
         notes.append(note)
         if prior is not None:
-            rows.margin = _prior_margin(rows, prior)
+            rows.margin = prior_margin(rows, prior)
         elif enough(groups, op):
             raise InvalidInput(f"{note}; and alone, {enough(groups, op)}")
-    members = [fit(rows, rows.fold[rows.group] != fold, options, options.seed + int(fold)) for fold in _folds(rows)]
+    members = [
+        fit(rows, rows.fold[rows.group] != fold, options, options.seed + int(fold)) for fold in fold_numbers(rows)
+    ]
     mean = out_of_fold(rows, members)
     head = _head(rows, dataset, options)
     scale, expected = _scale(rows, mean, head, options)
@@ -149,57 +100,6 @@ def train_op(
     model = OpModel(op, made, members, _default_time(rows, options), _usable(rows, options), scale, head, prior)
     head["threshold"] = _threshold(model, rows, mean, expected)
     return Trained(model, tuple(notes))
-
-
-def _folds(rows: Rows) -> list[int]:
-    return sorted({int(fold) for fold in rows.fold})
-
-
-def fit(rows: Rows, chosen: npt.NDArray[np.bool_], options: Options, seed: int) -> Trees:
-    """One booster on the chosen rows, of the label less the margin."""
-    if not chosen.any():  # a single shape: nothing to leave out
-        chosen = np.ones_like(chosen)
-    target = rows.y[chosen] - rows.margin[chosen]
-    blob = boosted(rows.x[chosen], target, rows.y[chosen], rows.group[chosen], options, seed)
-    return Trees(blob, rows.x.shape[1])
-
-
-def boosted(
-    x: Array, target: Floats, label: Floats, group: npt.NDArray[np.int64], options: Options,
-    seed: int,
-    least: float = 2.0,
-) -> bytes:  # fmt: skip
-    """The UBJSON of a booster of `target`, with leaves of at least `least` rows. Rows of a group are adjacent;
-    `label` decides how much each row matters."""
-    import xgboost
-
-    best = np.full(int(group.max()) + 1, np.inf)
-    np.minimum.at(best, group, label)
-    regret = label - best[group]
-    params = {
-        "objective": "reg:squarederror", "max_depth": options.depth, "eta": options.rate, "seed": seed, "nthread": 2,
-        "tree_method": "hist", "subsample": 0.8, "colsample_bytree": 0.7, "min_child_weight": least,
-    }  # fmt: skip
-    if options.objective == "regret":
-        data = xgboost.DMatrix(x, target, weight=np.exp(-options.focus * regret))
-    elif options.objective == "pairwise":
-        grades = np.rint(31 * np.exp(-regret)).astype(int)
-        data = xgboost.DMatrix(x, grades, qid=group)
-        params |= {"objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8}
-    elif options.objective == "squared":
-        data = xgboost.DMatrix(x, target)
-    else:
-        raise InvalidInput(f"objective {options.objective!r} is not one of regret, squared, pairwise")
-    return bytes(xgboost.train(params, data, options.trees).save_raw("ubj"))
-
-
-def out_of_fold(rows: Rows, members: Sequence[Trees]) -> Floats:
-    """Each row predicted by the member that has not seen its shape."""
-    mean = np.zeros(len(rows.y))
-    for member, fold in zip(members, _folds(rows), strict=True):
-        mine = rows.fold[rows.group] == fold
-        mean[mine] = member.predict(rows.x[mine])
-    return mean + rows.margin
 
 
 def _head(rows: Rows, dataset: Dataset, options: Options) -> dict[str, Any]:
@@ -314,7 +214,7 @@ def _scale(rows: Rows, mean: Floats, head: dict[str, Any], options: Options) -> 
         return Trees(boosted(x, target, target, rows.group[chosen], own, options.seed, least=20.0), x.shape[1])
 
     expected = np.zeros(len(rows.y))
-    for fold in _folds(rows):
+    for fold in fold_numbers(rows):
         mine = rows.fold[rows.group] == fold
         expected[mine] = made(~mine).predict(rows.x[mine])
     return made(np.ones_like(near)), np.maximum(expected, head["floor"])
@@ -370,40 +270,3 @@ def _threshold(model: OpModel, rows: Rows, mean: Floats, scale: Floats) -> float
         if bad <= MOST_BAD * len(rows.groups):
             return threshold
     return 0.99
-
-
-# ---- transfer ----------------------------------------------------------------------------------------------
-
-
-def _prior(rows: Rows, base: OpModel, options: Options) -> tuple[OpModel | None, str]:
-    """The source's model as a margin, unless the target's own results are told better without it.
-
-    Both ways are tried on folds of the target's shapes: boosters of the label, and of what the source leaves over.
-    The source is dropped where it does not lower the squared error: what helps one machine can mislead on another.
-    """
-    folds = folds_of(rows.groups, 4, options.seed)[rows.group]
-    margin = _prior_margin(rows, base)
-    quick = replace(options, trees=60)
-    errors = {}
-    for name, start in (("alone", np.zeros(len(rows.y))), ("with the source", margin)):
-        held = Rows(rows.groups, rows.features, rows.tables, rows.x, rows.y, rows.group, rows.fold, start)
-        guess = np.array(start)
-        for fold in sorted(set(folds.tolist())):
-            test = folds == fold
-            guess[test] += fit(held, ~test, quick, options.seed).predict(rows.x[test])
-        errors[name] = float(np.sqrt(np.mean((rows.y - guess) ** 2)))
-    told = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
-    plain = (
-        OpModel(base.op, base.features, base.members, None, None, None, base.head, None) if base.prior is None else base
-    )
-    if errors["with the source"] < errors["alone"]:
-        return plain, f"{base.op}: the source model is kept as prior (error of log time, unseen shapes: {told})"
-    return (
-        None,
-        f"{base.op}: the source model is dropped, it does not help here (error of log time, unseen shapes: {told})",
-    )
-
-
-def _prior_margin(rows: Rows, base: OpModel) -> Floats:
-    parts = [base.predict(g.workload, g.hardware, t)[0] for g, t in zip(rows.groups, rows.tables, strict=True)]
-    return np.concatenate(parts)
