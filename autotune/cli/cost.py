@@ -24,9 +24,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of splits and boosters (default 0)")
     parser.add_argument(
         "--objective",
-        choices=("regret", "squared", "pairwise"),
+        choices=("squared", "regret"),
         default=None,
-        help="of the boosters (default: the best)",
+        help="of the boosters (default: squared)",
     )
 
 

@@ -17,8 +17,10 @@ from autotune.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Options:
-    """How to train. `objective`: "regret" (weights fall with the distance from the workload's best), "squared" or
-    "pairwise"."""
+    """How to train. `objective`: "squared" error, or weighted by "regret", the distance from the workload's best.
+
+    "pairwise" boosters only rank, and the other way round: for comparison.
+    """
 
     seed: int = 0
     members: int = 6
@@ -32,8 +34,8 @@ class Options:
 
 @dataclass
 class Rows:
-    """The groups of an op as matrices. `group`: index of each
-    row's group; `fold`: of each group."""
+    """The groups of an op as matrices. `group`: index of each row's group; `fold`: of each group; `margin`: per row, what
+    a prior says of its label already."""
 
     groups: Sequence[Group]
     features: FeatureSet
