@@ -34,8 +34,8 @@ class Options:
 
 @dataclass
 class Rows:
-    """The groups of an op as matrices. `group`: index of each row's group; `fold`: of each group; `margin`: per row, what
-    a prior says of its label already."""
+    """The groups of an op as matrices. `group`: index of each row's group; `fold`: of each group; `margin`: per row,
+    what a prior says of its label already."""
 
     groups: Sequence[Group]
     features: FeatureSet
