@@ -220,9 +220,9 @@ def _predicted(
             found = answer.predict(model, workload, profile, software.key, budget, hints, explain, barred)
             if found.config is not None and found.config != default:
                 return _as_answer(workload, found, path)
-            reason = f"{reason.partition('; the model: ')[0]}; the model: {found.reason}"
+            reason = f"{reason.partition('; cost model: ')[0]}; cost model: {found.reason}"
         except Unavailable as error:  # xgboost or numpy is not installed: no fault, and nothing to warn of
-            reason = f"{reason.partition('; the model: ')[0]}; the model: {error}"
+            reason = f"{reason.partition('; cost model: ')[0]}; cost model: {error}"
         except Incompatible as error:
             _models[path] = None
             _warn(path, str(error))

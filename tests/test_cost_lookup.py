@@ -255,7 +255,7 @@ def test_without_numpy_or_xgboost_the_default_is_used_silently() -> None:
             f"import sys, warnings; sys.modules[{gone!r}] = None; warnings.simplefilter('error')\n"
             "import autotune; a = autotune.lookup('linear m=16 n=640 k=768'); print(a.origin.value, a.reason)"
         )
-        assert told.startswith("DEFAULT never measured here; the model: ")
+        assert told.startswith("DEFAULT never measured here; cost model: ")
 
 
 FORKED = """

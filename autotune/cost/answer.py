@@ -60,7 +60,7 @@ def predict(
     """
     known = model.ops.get(workload.op)
     if known is None:
-        return Prediction(None, f"the cost model was not trained on {workload.op}")
+        return Prediction(None, f"it was not trained on {workload.op}")
     nearest, gap = _nearest(known, view(workload))
     reason = _out_of_range(known, workload, hardware, environment_key, gap)
     spec = nearest.spec if nearest is not None else ""
@@ -84,16 +84,16 @@ def _out_of_range(
     head = known.head
     unseen = known.features.unseen(workload)
     if unseen:
-        return f"the cost model has not seen {unseen} for {workload.op}"
+        return f"it has not seen {unseen} for {workload.op}"
     if hardware.kind != "cpu" or hardware.arch not in head["arches"]:
-        return f"the cost model has not seen {hardware.arch} for {workload.op}"
+        return f"it has not seen {hardware.arch} for {workload.op}"
     if environment_key not in head["environments"]:
-        return "the cost model was trained with other software"
+        return "it was trained with other software"
     row = known.features.workload_row(workload, hardware)
     for name, (low, high) in head["ranges"].items():
         value = float(row[known.features.names.index(name)])
         if not low - MARGIN <= value <= high + MARGIN:
-            return f"{name} is {value:.3g}, outside the {low:.3g} to {high:.3g} that the cost model was trained on"
+            return f"{name} is {value:.3g}, outside the {low:.3g} to {high:.3g} that it was trained on"
     reach = float(head["reach"])
     if gap > reach:
         return f"far from every measured shape ({gap:.1f} octaves, and {reach:.1f} is the most)"

@@ -16,6 +16,8 @@ def prior_for(rows: Rows, base: OpModel, options: Options) -> tuple[OpModel | No
     Both ways are tried on folds of the target's shapes: boosters of the label, and of what the source leaves over.
     The source is dropped where it does not lower the squared error: what helps one machine can mislead on another.
     """
+    if base.prior is not None:
+        return None, f"{base.op}: the source model is dropped, it was itself made from another machine's"
     folds = folds_of(rows.groups, 4, options.seed)[rows.group]
     margin = prior_margin(rows, base)
     quick = replace(options, trees=60)
@@ -28,9 +30,7 @@ def prior_for(rows: Rows, base: OpModel, options: Options) -> tuple[OpModel | No
             guess[test] += fit(held, ~test, quick, options.seed).predict(rows.x[test])
         errors[name] = float(np.sqrt(np.mean((rows.y - guess) ** 2)))
     told = ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
-    plain = (
-        OpModel(base.op, base.features, base.members, None, None, None, base.head, None) if base.prior is None else base
-    )
+    plain = OpModel(base.op, base.features, base.members, None, None, None, base.head, None)
     if errors["with the source"] < errors["alone"]:
         return plain, f"{base.op}: the source model is kept as prior (error of log time, unseen shapes: {told})"
     return (
