@@ -30,7 +30,7 @@ SAMPLED = 16
 """Valid random configs of the spaces that are too large to walk, in all."""
 
 SMALL_SPACE = 12
-SHORTLIST = 64
+SHORTLIST = 48
 """Candidates that the whole ensemble looks at."""
 
 TRIED = 40

@@ -23,7 +23,7 @@ from autotune.cost.fit import Options, Rows, boosted, fit, fold_numbers, out_of_
 from autotune.cost.model import Floats, OpModel
 from autotune.cost.transfer import prior_for, prior_margin
 from autotune.cost.trees import Trees
-from autotune.cost.views import distance, view
+from autotune.cost.views import place, view
 from autotune.errors import InvalidInput
 from autotune.types import Config
 
@@ -114,18 +114,13 @@ def _head(rows: Rows, dataset: Dataset, options: Options) -> dict[str, Any]:
         *features.HARDWARE,
     ]
     columns = {name: rows.x[:, names.index(name)] for name in varying}
-    views = [view(group.workload) for group in groups]
-    gaps = []
-    for i, one in enumerate(views):
-        others = [distance(one, o) for j, o in enumerate(views) if groups[j].shape != groups[i].shape]
-        gaps.append(min(others, default=0.0))
     return {
         "ranges": {name: [float(np.min(column)), float(np.max(column))] for name, column in columns.items()},
         "hardware": sorted({g.hardware.key: g.hardware.name for g in groups}.items()),
         "arches": sorted({g.hardware.arch for g in groups}),
         "environments": sorted({g.environment_key for g in groups}),
         "revisions": {name: dataset.revisions[name] for name in rows.features.categories["algorithm"]},
-        "reach": max(2.0, float(np.quantile(gaps, 0.95))),
+        "reach": max(2.0, float(np.quantile(_gaps(groups, rows.features.extras), 0.95))),
         "portfolio": [
             {"algorithm": c.algorithm, "params": dict(c.params), "placement": c.placement} for c in portfolio
         ],
@@ -140,6 +135,23 @@ def _head(rows: Rows, dataset: Dataset, options: Options) -> dict[str, Any]:
         "floor": 0.01,
         "calibration": {},
     }  # fmt: skip
+
+
+def _gaps(groups: Sequence[Group], extras: Sequence[str]) -> list[float]:
+    """Distance of each workload to the nearest one of another layer shape, as `views.distance` measures it."""
+    shapes = {group.workload: repr(group.shape) for group in groups}
+    views = [view(workload) for workload in shapes]
+    places = np.array([place(seen, extras) for seen in views])
+    names = sorted({name for seen in views for name in seen.categories})
+    texts = np.array([[seen.categories.get(name) for name in names] for seen in views], object)
+    own = np.array(list(shapes.values()))
+    gaps = []
+    for index in range(len(views)):
+        apart = np.abs(places - places[index])
+        apart[:, 4:] = np.minimum(apart[:, 4:], 2.0)
+        others = (apart.sum(axis=1) + (texts != texts[index]).sum(axis=1))[own != own[index]]
+        gaps.append(float(others.min()) if len(others) else 0.0)
+    return gaps
 
 
 def _portfolio(groups: Sequence[Group], most: int) -> list[Config]:
