@@ -1,7 +1,7 @@
 """The online path: `lookup` and what its answers build.
 
-Order: memo, user's database, shipped database, the framework's default. Nothing here tunes, waits or raises on a
-valid workload; whatever goes wrong (a database that is damaged, of another schema, unreadable) is warned of
+Order: memo, user's database, shipped database, the cost model, the framework's default. Nothing here tunes, waits or
+raises on a valid workload; whatever goes wrong (a database that is damaged, of another schema, unreadable) is warned of
 once and the default is the answer. Only a measurement of this very workload, hardware, environment and
 kernel revision is EXACT; one that differs in any of them is mentioned in the reason, never served as if
 it were the same.
@@ -13,15 +13,19 @@ import os
 from _thread import allocate_lock  # threading's own, without the import
 
 from autotune import decide, environment, hardware, paths, registry, settings
-from autotune.errors import AutotuneError, InvalidInput, Unavailable
+from autotune.errors import AutotuneError, Incompatible, InvalidInput, Unavailable
 from autotune.snapshot import Snapshot
 from autotune.types import Answer, Choice, Config, HardwareProfile, Origin, Workload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
+    from autotune.cost import Prediction
+    from autotune.cost.model import Model
     from autotune.ops import Kernel, Op
+    from autotune.types import Environment
 
 _NO_WORKLOAD = "lookup needs a workload such as autotune.Linear(m=1, n=4096, k=1024), not {!r}"
 
@@ -30,6 +34,7 @@ WORTH_A_LAYOUT = 1.05
 
 _memo: dict[Any, Answer] = {}
 _snapshots: dict[str, Snapshot | None] = {}
+_models: dict[str, Model | None] = {}
 _quarantined: set[tuple[str, str]] = set()  # (workload key, config key) that did not build here
 _warned: set[str] = set()
 _lock = allocate_lock()
@@ -40,20 +45,22 @@ def lookup(
     hw: HardwareProfile | None = None,
     *,
     max_error: float | None = None,
+    explain: bool = False,
     on_miss: str = "default",
 ) -> Answer:
     """The best config known for a workload on a machine.
 
     `op`: a workload such as `autotune.Linear(m=1, n=4096, k=1024)`, or its spec string. `hw`: a profile; this
     machine's when None. `max_error`: the largest per-element relative error accepted (see
-    `ops.relative_error`); when None, what rounding in the workload's dtype explains. `on_miss`: "queue" notes a
-    workload that was never measured here for the next `autotune sweep --wishes`; "default" does not.
+    `ops.relative_error`); when None, what rounding in the workload's dtype explains. `explain`: a predicted answer
+    says which features speak for it (`Answer.factors`; takes a second). `on_miss`: "queue" notes a workload that
+    was never measured here for the next `autotune sweep --wishes`; "default" does not.
 
     Answers are memoised: a workload asked again costs a dictionary lookup. Raises `InvalidInput` for something
     that is no workload; never tunes, waits or raises otherwise.
     """
-    plain = hw is None and max_error is None and on_miss == "default"
-    key = op if plain else (op, hw, max_error, on_miss)
+    plain = hw is None and max_error is None and not explain and on_miss == "default"
+    key = op if plain else (op, hw, max_error, explain, on_miss)
     try:
         answer = _memo.get(key)
     except TypeError:  # unhashable, hence no workload
@@ -61,7 +68,7 @@ def lookup(
     if answer is None:
         if on_miss not in ("default", "queue"):
             raise InvalidInput(f'on_miss is "default" or "queue", not {on_miss!r}')
-        answer = _memo[key] = _find(op, hw, max_error)
+        answer = _memo[key] = _find(op, hw, max_error, explain)
         if on_miss == "queue":
             _note_miss(answer, hw)
     return answer
@@ -75,13 +82,14 @@ def refresh() -> None:
             if snapshot is not None:
                 snapshot.close()
         _snapshots.clear()
+        _models.clear()
         _quarantined.clear()
         _warned.clear()
         environment.forget()
         hardware.forget()
 
 
-def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | None) -> Answer:
+def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | None, explain: bool) -> Answer:
     workload = registry.parse_workload(op) if isinstance(op, str) else op
     if not isinstance(workload, Workload):
         raise InvalidInput(_NO_WORKLOAD.format(op))
@@ -93,6 +101,7 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
     profile = hardware.detect() if hw is None else hw
     software = environment.current(profile.kind)
     reason = "never measured here"
+    hints: list[Config] = []
     for path in (settings.database(), paths.shipped_database()):
         snapshot = _open(path)
         if snapshot is None:
@@ -106,9 +115,10 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
                 reason = "measured with kernels of another revision"
             else:
                 reason = _near_miss(snapshot, workload) or reason
+            hints += snapshot.elsewhere(workload.key)
         except AutotuneError as error:
             _warn(path, str(error))
-    return _default(workload, default, reason)
+    return _predicted(workload, default, profile, software, budget, reason, hints, explain)
 
 
 def _note_miss(answer: Answer, hw: HardwareProfile | None) -> None:
@@ -189,6 +199,81 @@ def _near_miss(snapshot: Snapshot, workload: Workload) -> str:
     return f"measured only on other hardware or software: {where}"
 
 
+# ---- predicting --------------------------------------------------------------------------------------------
+
+
+def _predicted(
+    workload: Workload, default: Config, profile: HardwareProfile, software: Environment, budget: float, reason: str,
+    hints: Sequence[Config], explain: bool,
+) -> Answer:  # fmt: skip
+    """The first model's answer that has one; else the default, with what the models said."""
+    for path in dict.fromkeys((settings.model(), paths.shipped_model())):
+        if not os.path.exists(path):
+            continue
+        try:
+            model = _model(path)
+            if model is None:
+                continue
+            from autotune.cost import answer
+
+            barred = {config for key, config in _quarantined if key == workload.key}
+            found = answer.predict(model, workload, profile, software.key, budget, hints, explain, barred)
+            if found.config is not None and found.config != default:
+                return _as_answer(workload, found, path)
+            reason = f"{reason.partition('; cost model: ')[0]}; cost model: {found.reason}"
+        except Unavailable as error:  # xgboost or numpy is not installed: no fault, and nothing to warn of
+            reason = f"{reason.partition('; cost model: ')[0]}; cost model: {error}"
+        except Incompatible as error:
+            _models[path] = None
+            _warn(path, str(error))
+        except Exception as error:  # a prediction is worth having, never worth an exception
+            _models[path] = None
+            _warn(path, f"{path} cannot predict: {type(error).__name__}: {error}")
+    return _default(workload, default, reason)
+
+
+def _as_answer(workload: Workload, found: Prediction, path: str) -> Answer:
+    assert found.config is not None
+    assert found.speedup is not None
+    default_ns = (found.expected_ns or 0.0) * found.speedup
+    others = [
+        Choice(c, "", default_ns / gain, default_ns, gain, (gain, gain), float("inf")) for c, gain in found.alternatives
+    ]
+    return Answer(
+        workload,
+        found.config,
+        Origin.PREDICTED,
+        found.reason,
+        found.expected_ns,
+        found.speedup,
+        found.interval,
+        source=os.path.basename(path),
+        alternatives=tuple(others),
+        p_faster=found.p_faster,
+        nearest=found.nearest,
+        factors=found.factors,
+        builder=build,
+    )
+
+
+def _model(path: str) -> Model | None:
+    """The model of a file, read once; None for one that is refused, with one warning. Raises `Unavailable` without
+    xgboost."""
+    if path not in _models:
+        with _lock:
+            if path not in _models:
+                try:
+                    from autotune.cost import model
+
+                    _models[path] = model.read(path)
+                except ImportError as error:
+                    raise Unavailable(f"predicting needs {error.name}: pip install 'autotune[serve]'") from None
+                except Incompatible as error:
+                    _models[path] = None
+                    _warn(path, str(error))
+    return _models[path]
+
+
 def _open(path: str) -> Snapshot | None:
     if path not in _snapshots:
         with _lock:
@@ -208,6 +293,15 @@ def _warn(about: str, sentence: str) -> None:
         import warnings
 
         warnings.warn(f"autotune: {sentence}; the default is used", RuntimeWarning, stacklevel=4)
+
+
+def _forget_the_lock() -> None:
+    """In a forked child: a thread of the parent may have held it."""
+    global _lock
+    _lock = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_forget_the_lock)
 
 
 # ---- building ----------------------------------------------------------------------------------------------

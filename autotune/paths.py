@@ -18,6 +18,11 @@ def shipped_database() -> str:
     return os.path.join(data_dir("db"), "tuning.sqlite")
 
 
+def shipped_model() -> str:
+    """The cost model shipped with this release; the file may not exist."""
+    return os.path.join(data_dir("models"), "model.atm")
+
+
 def migrations_dir() -> str:
     return data_dir("migrations")
 

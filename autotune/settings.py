@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 VARIABLES = {
     "AUTOTUNE_DB": "database file or URL used by default",
+    "AUTOTUNE_MODEL": "cost model file (default: model.atm beside the database)",
     "AUTOTUNE_CACHE": "folder for compiled kernels and probed figures (default ~/.cache/autotune)",
     "AUTOTUNE_CXX": "C++ compiler to use instead of the g++ or clang++ on PATH",
 }
@@ -32,8 +33,23 @@ def database(environ: Mapping[str, str] = os.environ) -> str:
     explicit = environ.get("AUTOTUNE_DB")
     if explicit:
         return explicit
+    return os.path.join(_data_dir(environ), "tuning.sqlite")
+
+
+def model(environ: Mapping[str, str] = os.environ) -> str:
+    """The user's cost model: what AUTOTUNE_MODEL names, else model.atm beside the database; may not exist."""
+    explicit = environ.get("AUTOTUNE_MODEL")
+    if explicit:
+        return explicit
+    where = database(environ)
+    path = where.removeprefix("sqlite:///")
+    folder = _data_dir(environ) if "://" in path else os.path.dirname(os.path.abspath(path))
+    return os.path.join(folder, "model.atm")
+
+
+def _data_dir(environ: Mapping[str, str]) -> str:
     data = environ.get("XDG_DATA_HOME") or os.path.join(_home(), ".local", "share")
-    return os.path.join(data, "autotune", "tuning.sqlite")
+    return os.path.join(data, "autotune")
 
 
 def compiler(environ: Mapping[str, str] = os.environ) -> str:

@@ -44,6 +44,12 @@ WHERE b.workload_key = ? ORDER BY h.name, e.framework
 """
 
 
+_ELSEWHERE = """
+SELECT DISTINCT c.key, c.algorithm, c.params, c.placement
+FROM best AS b JOIN configs AS c ON c.key = b.config_key WHERE b.workload_key = ? ORDER BY b.speedup DESC LIMIT 8
+"""
+
+
 class Snapshot:
     """The decided entries of one database file. Queries raise `Unavailable` when the file cannot be read any more."""
 
@@ -86,6 +92,10 @@ class Snapshot:
     def nearest(self, workload_key: str) -> list[tuple[str, str]]:
         """(hardware name, environment's framework) under which that workload has decided entries."""
         return [(str(name), str(framework)) for name, framework in self._query(_NEAREST, (workload_key,))]
+
+    def elsewhere(self, workload_key: str) -> list[Config]:
+        """Configs decided for that workload under any identity: worth a prediction here."""
+        return [self._config(*row) for row in self._query(_ELSEWHERE, (workload_key,))]
 
     def close(self) -> None:
         """Gives the file back; a later query opens it again."""
@@ -143,14 +153,18 @@ class Snapshot:
 
     def _choice(self, row: tuple[Any, ...]) -> Choice:
         key, algorithm, params, placement, revision, expected, baseline, speedup, low, high, error, contended = row
+        config = self._config(key, algorithm, params, placement)
+        # an error that is not known is infinite, hence within no error budget
+        worst = math.inf if error is None else error
+        return Choice(config, revision, expected, baseline, speedup, (low, high), worst, bool(contended))
+
+    def _config(self, key: str, algorithm: str, params: str, placement: str) -> Config:
         config = self._configs.get(key)
         if config is None:
             if len(self._configs) >= KEPT_CONFIGS:
                 self._configs.clear()
             config = self._configs[key] = Config(algorithm, json.loads(params), placement)
-        # an error that is not known is infinite, hence within no error budget
-        worst = math.inf if error is None else error
-        return Choice(config, revision, expected, baseline, speedup, (low, high), worst, bool(contended))
+        return config
 
 
 def uri(path: str, how: str) -> str:

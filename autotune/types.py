@@ -274,6 +274,9 @@ class Answer(Noun):
     max_error: float | None = None
     source: str = ""  # which database
     alternatives: tuple[Choice, ...] = ()  # next best, should the config not build here
+    p_faster: float | None = None  # of a PREDICTED answer: the probability that it is faster than the default
+    nearest: str = ""  # of a PREDICTED answer: spec of the most similar workload the model was trained on
+    factors: tuple[tuple[str, float], ...] = ()  # when asked to explain: features, shares of log(time / default)
     advice: str = ""  # a layout of the operands that would be faster still, and by how much
     builder: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 

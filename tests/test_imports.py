@@ -37,6 +37,7 @@ LAYERS = (
     ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
     ("kernels", ("kernels.*",)),
     ("wishes of lookups", ("wishes",)),
+    ("cost model", ("cost", "cost.*")),
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
     ("reports", ("report", "report.*")),
@@ -65,6 +66,7 @@ THIRD_PARTY = {
         "threadpoolctl": "function",
     },
     "foundation": {"torch": "function"},
+    "cost model": {"numpy": "module", "xgboost": "function", "sklearn": "function"},  # loaded by lookup on a miss only
     "lookup": {"torch": "function"},  # only to build a kernel, and to say so where it is missing
     "machine": {"pynvml": "function"},
     "environment and models": {"torch": "function"},
@@ -81,7 +83,7 @@ THIRD_PARTY = {
     "command line": {"rich": "function"},
 }
 
-HEAVY = {"torch", "sqlalchemy", "optuna", "xgboost", "numpy", "alembic", "numba", "rich", "triton", "ray"}
+HEAVY = {"sklearn", "torch", "sqlalchemy", "optuna", "xgboost", "numpy", "alembic", "numba", "rich", "triton", "ray"}
 
 
 class Import(NamedTuple):
@@ -179,7 +181,7 @@ def test_imports_point_downward() -> None:
 
 def test_a_contract_does_not_import_its_implementations() -> None:
     wrong = []
-    for contract in ("ops", "kernels", "measure", "search", "store", "cluster"):
+    for contract in ("ops", "kernels", "measure", "search", "store", "cluster", "cost"):
         wrong += [
             f"{contract}:{found.line} imports {found.target}"
             for found in imports_of(contract)

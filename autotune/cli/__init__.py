@@ -15,7 +15,7 @@ from importlib import import_module
 from autotune import __version__, settings
 from autotune.errors import AutotuneError
 
-COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "enqueue", "cluster", "db")
+COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db")
 
 
 def parser() -> argparse.ArgumentParser:

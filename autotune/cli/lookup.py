@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--max-error", type=float, metavar="E", help="largest relative error accepted (default: rounding of the dtype)"
     )
+    parser.add_argument("--explain", action="store_true", help="say which features speak for a predicted config")
     add_database(parser)
     add_json(parser)
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--max-error must be 0 or more, not {args.max_error}")
     from autotune import lookup
 
-    answer = lookup(args.workload, max_error=args.max_error)
+    answer = lookup(args.workload, max_error=args.max_error, explain=args.explain)
     if args.json:
         print_json(
             {
@@ -46,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
                 "speedup": answer.speedup,
                 "interval": answer.interval,
                 "max_error": answer.max_error,
+                "p_faster": answer.p_faster,
+                "nearest": answer.nearest,
+                "factors": dict(answer.factors),
                 "reason": answer.reason,
                 "advice": answer.advice,
                 "source": answer.source,
@@ -62,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if answer.max_error is not None:
         print(f"  error     {answer.max_error:.1e} of an element, at most")
+    for name, share in answer.factors:
+        print(f"  because   {name}: {-100 * share:+.0f} % of speed")
     if answer.advice:
         print(f"  advice    {answer.advice}")
     if answer.source:

@@ -47,9 +47,23 @@ class Algorithm(ABC):
         """Changes when results measured before are no longer about this code. Kernels of ours hash their sources."""
         return "1"
 
-    @abstractmethod
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        """Why this algorithm cannot compute this workload here, in one sentence; "" when it can."""
+        """Why this algorithm cannot compute this workload here, in one sentence; "" when it can.
+
+        An algorithm overrides this, or the two parts it is made of.
+        """
+        return self.shape_refusal(workload, hardware) or self.software_refusal(workload)
+
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+        """The part of `refusal` that workload and machine alone decide; imports nothing heavy."""
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
+        """The part that the libraries installed here decide; it may import them, which takes seconds.
+
+        A predicted lookup leaves it to `build` while torch is not loaded.
+        """
+        return ""
 
     @abstractmethod
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:

@@ -43,14 +43,17 @@ class FbgemmInt8(Algorithm):
     name = "fbgemm_int8"
     ops = ("linear",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        import torch
-
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         dtype = workload.dims()["dtype"]
         if dtype != "f32":
             return f"dynamic 8-bit linear takes f32, not {dtype}"
         if hardware.arch not in ("x86_64", "AMD64") or "avx2" not in hardware.isa:
             return f"fbgemm needs an x86-64 machine with AVX2, not {hardware.arch}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
+        import torch
+
         if not set(ENGINES) & set(torch.backends.quantized.supported_engines):
             return f"this build of torch has none of {', '.join(ENGINES)}"
         return ""

@@ -31,12 +31,13 @@ class MklPacked(Algorithm):
     name = "mkl_packed"
     ops = ("linear",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+        dtype = workload.dims()["dtype"]
+        return "" if dtype == "f32" else f"torch binds MKL's packed product for f32 only, not {dtype}"
+
+    def software_refusal(self, workload: Workload) -> str:
         import torch
 
-        dtype = workload.dims()["dtype"]
-        if dtype != "f32":
-            return f"torch binds MKL's packed product for f32 only, not {dtype}"
         if not torch._C.has_mkl or not hasattr(torch.ops.mkl, "_mkl_linear"):
             return "this build of torch has no MKL"
         return ""

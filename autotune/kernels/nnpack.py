@@ -40,9 +40,7 @@ class NnPack(Algorithm):
     name = "nnpack"
     ops = ("conv2d",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        import torch
-
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
         if w.dtype != "f32":
             return f"NNPACK computes f32 only, not {w.dtype}"
@@ -57,6 +55,11 @@ class NnPack(Algorithm):
         (vertical, horizontal), _ = padding_of(w)
         if vertical >= w.r or horizontal >= w.s:
             return "NNPACK's padding must be smaller than the filter"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
+        import torch
+
         if not torch._nnpack_available():  # which also initialises it
             return "this build of torch has no NNPACK, or NNPACK does not know this CPU"
         return ""

@@ -36,7 +36,13 @@ class OneDnnPacked(Algorithm):
     name = "onednn_packed"
     ops = ("linear",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+        dtype = workload.dims()["dtype"]
+        if dtype not in ("f32", "bf16", "f16"):
+            return f"oneDNN's inner product takes f32, bf16 and f16, not {dtype}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
         import torch
 
         dtype = workload.dims()["dtype"]
@@ -46,8 +52,6 @@ class OneDnnPacked(Algorithm):
             return "oneDNN needs AVX-512 or AVX-NE-CONVERT (or bf16 instructions on Arm) for bf16"
         if dtype == "f16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
             return "oneDNN needs AVX512-FP16 or AVX-NE-CONVERT for f16"
-        if dtype not in ("f32", "bf16", "f16"):
-            return f"oneDNN's inner product takes f32, bf16 and f16, not {dtype}"
         return ""
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:

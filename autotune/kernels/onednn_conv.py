@@ -45,20 +45,24 @@ class OneDnnConv(Algorithm):
     name = "onednn_conv"
     ops = ("conv2d",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        import torch
-
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
         dtype = w.dtype
+        if dtype not in ("f32", "bf16", "f16"):
+            return f"oneDNN's convolution takes f32, bf16 and f16, not {dtype}"
+        return reads_past_the_image(w, "channels_last")
+
+    def software_refusal(self, workload: Workload) -> str:
+        import torch
+
+        dtype = workload.dims()["dtype"]
         if not torch._C._has_mkldnn:
             return "this build of torch has no oneDNN"
         if dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return "oneDNN needs AVX-512 or AVX-NE-CONVERT (or bf16 instructions on Arm) for bf16"
         if dtype == "f16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
             return "oneDNN needs AVX512-FP16 or AVX-NE-CONVERT for f16"
-        if dtype not in ("f32", "bf16", "f16"):
-            return f"oneDNN's convolution takes f32, bf16 and f16, not {dtype}"
-        return reads_past_the_image(w, "channels_last")
+        return ""
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         w = conv(workload)

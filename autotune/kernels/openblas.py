@@ -35,10 +35,11 @@ class OpenBlas(Algorithm):
     name = "openblas"
     ops = ("linear", "gemm")
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         dtype = workload.dims()["dtype"]
-        if dtype not in ("f32", "f64"):
-            return f"OpenBLAS multiplies f32 and f64, not {dtype}"
+        return "" if dtype in ("f32", "f64") else f"OpenBLAS multiplies f32 and f64, not {dtype}"
+
+    def software_refusal(self, workload: Workload) -> str:
         try:
             _library()
         except Unavailable as error:
