@@ -39,7 +39,7 @@ LAYERS = (
     ("wishes of lookups", ("wishes",)),
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
-    ("job", ("job",)),
+    ("job", ("job", "budget")),
     ("executor contract", ("cluster",)),
     ("executors", ("cluster.*",)),
     ("sweep", ("sweep",)),
@@ -71,7 +71,9 @@ THIRD_PARTY = {
     "implementations": {
         "sqlalchemy": "module",
         "alembic": "function",
-        "optuna": "function",
+        "optuna": "module",  # the sampler's module alone; sweeps load none of it before they search
+        "numpy": "module",
+        "xgboost": "function",
         "torch": "function",
     },
     "executors": {"ray": "function"},

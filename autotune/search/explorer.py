@@ -191,7 +191,7 @@ class Explorer:
         mean, self._greedy = mean + shift_pool, self._greedy + shift_pool
         gain = _expected_improvement(mean, deviation, float(y[works].min())) * chance
         order = np.argsort(-gain, kind="stable")[:200]
-        self.expected_gain = float(gain[order[0]])
+        self.expected_gain = float(gain[order[0]]) * self._unit()
         wanted = max(8, len(self.told) // self.habits.refit)
         improving = _distinct(pool[order], wanted)
         if not self.habits.greedy:
@@ -199,6 +199,11 @@ class Explorer:
         likely = _distinct(pool[np.argsort(self._greedy / np.maximum(chance, 0.05), kind="stable")[:200]], wanted)
         first, second = (likely, improving) if self._picks % self.habits.greedy == 0 else (improving, likely)
         return list(dict.fromkeys(row for pair in zip(first, second, strict=False) for row in pair))
+
+    def _unit(self) -> float:
+        """Log time that a compressed step from the best towards the median stands for."""
+        good = [value for value in self.told.values() if value is not None]
+        return max(float(np.median(good)) - min(good), 1e-9)
 
     def _shift(self, known: Rows, seen: Floats, unseen: Floats, y: Floats) -> tuple[Floats, Floats]:
         """What the prior says of known rows and of others, in units of `y`."""
@@ -223,6 +228,7 @@ class Explorer:
             near = self._process.correlations(x_pool) ** 4
             prior = (works.sum() + 1) / (len(works) + 2)
             chance = (near @ works[kept] + 0.2 * prior) / (near.sum(1) + 0.2)
+        self._greedy = mean
         if self.habits.trees > 0:
             trees = Trees(self._seed + len(y))
             if self.habits.raw:

@@ -70,7 +70,10 @@ class Grid:
         self._indices = [[{canonical_json(v): i for i, v in enumerate(axis.values)} for axis in b] for b in self.axes]
         self.size = sum(space.size for space in self._spaces)
         self.rows: Rows | None = self._enumerate() if self.size <= ENUMERATED else None
-        self._features: tuple[Floats, Floats] | None = None
+
+    def reseed(self, seed: int) -> None:
+        """Starts the random draws anew, so that one grid can serve one search after another."""
+        self._random = np.random.default_rng(seed)
 
     # Between rows and parameters
 
