@@ -1,12 +1,12 @@
 """Compares searches on recorded spaces: median slowdown after 25, 50, 100 and 200 evaluations, and how many
 evaluations it takes to come within 5 % and 1 % of the best recorded time.
 
-    python scripts/bench_search.py --spaces FOLDER --seeds 10 [--only 'gemm*'] [--strategies surrogate,random] [--cache FOLDER]
+    python scripts/bench_search.py --spaces FOLDER --seeds 10 [--only 'gemm*'] [--strategies surrogate,random]
 
-FOLDER holds a table per kernel and GPU (`kernel/GPU.csv` or `.csv.xz`; see autotune/measure/recorded.py). Instead of it,
-`--db FILE` compares on what an autotune database holds for its machine, workload by workload. Evaluations are distinct
-configs; failures count. `warm:KERNEL/GPU` as a strategy starts from that table's results. Results are kept in the cache, so
-that another run only adds what is missing: delete it after changing the search.
+FOLDER holds a table per kernel and GPU (`kernel/GPU.csv` or `.csv.xz`; see autotune/measure/recorded.py). Instead of
+it, `--db FILE` compares on what an autotune database holds for its machine, workload by workload. Evaluations are
+distinct configs; failures count. `warm:KERNEL/GPU` as a strategy starts from that table's results. With
+`--cache FOLDER` results are kept, so that another run only adds what is missing: delete it after changing the search.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def named(name: str, folder: Path | None) -> Search:
         return _peer(peers.kernel_tuner(name))
     if name in ("tpe", "random"):
         return _peer(peers.tpe if name == "tpe" else peers.random_order)
-    raise InvalidInput(f"unknown strategy {name}: surrogate, warm:KERNEL/GPU, tpe, random, {', '.join(peers.KERNEL_TUNER)}")
+    raise InvalidInput(
+        f"unknown strategy {name}: surrogate, warm:KERNEL/GPU, tpe, random, {', '.join(peers.KERNEL_TUNER)}"
+    )
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -157,7 +159,7 @@ def aggregate(summaries: dict[tuple[str, str], Summary], strategies: list[str]) 
     """Geometric mean over spaces of the median slowdown, each space counting once, and the spaces won."""
     spaces = sorted({space for space, _ in summaries})
     whole = [space for space in spaces if all((space, s) in summaries for s in strategies)]
-    yield f"\nOver {len(whole)} spaces, each counting once: geometric mean of the median slowdowns; share of runs within 5 % and 1 %"
+    yield f"\nGeometric mean over {len(whole)} spaces of the median slowdowns; share of runs within 5 % and 1 %:"
     yield "| strategy | 25 / 50 / 100 / 200 | ≤5 % | ≤1 % | spaces best or tied at 100 |"
     yield "|---|---|---|---|---|"
     for strategy in strategies:
@@ -203,7 +205,9 @@ def main() -> None:
     strategies = arguments.strategies.split(",")
     begin = time.monotonic()
     summaries: dict[tuple[str, str], Summary] = {}
-    print("| space | strategy | slowdown at 25 / 50 / 100 / 200 | ≤5 % (share) | ≤1 % (share) | CPU s |\n|---|---|---|---|---|---|")
+    print(
+        "| space | strategy | slowdown at 25 / 50 / 100 / 200 | ≤5 % (share) | ≤1 % (share) | CPU s |\n|---|---|---|---|---|---|"
+    )
     try:
         searches = {name: named(name, arguments.spaces) for name in strategies}
         for table in tables(arguments):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import lzma
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from autotune.canonical import canonical_json
 from autotune.errors import InvalidInput
 from autotune.search import Candidates
-from autotune.space import SearchSpace
+from autotune.space import Params, SearchSpace
 from autotune.store import Store
 from autotune.types import Config, Measurement, ParamValue, Stage, Status, TuningRecord, Workload
 
@@ -46,7 +46,7 @@ class RecordedSpace:
             alike = [params for params in recorded if tuple(params) == names]
             known = {_values(params, names) for params in alike}
             values = {name: _ordered(params[name] for params in alike) for name in names}
-            spaces[algorithm] = SearchSpace(values, (lambda p, k=known, n=names: _values(p, n) in k,))
+            spaces[algorithm] = SearchSpace(values, (_recorded_only(known, names),))
         return Candidates(spaces, {}, dict.fromkeys(spaces, ""), self.default)
 
     @property
@@ -90,6 +90,10 @@ def read_table(path: Path) -> RecordedSpace:
         raise InvalidInput(f"{path} has a row that cannot be read: {error}") from error
     name = f"{kernel}/{path.name.partition('.')[0]}"
     return RecordedSpace(name, results)
+
+
+def _recorded_only(known: set[tuple[ParamValue, ...]], names: tuple[str, ...]) -> Callable[[Params], bool]:
+    return lambda params: _values(params, names) in known
 
 
 def _measurement(row: Mapping[str, str], time_ns: int | None, baseline_ns: int) -> Measurement:

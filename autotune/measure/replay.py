@@ -31,7 +31,9 @@ class ReplayRunner(Runner):
         return cls({("", stage): space.results for stage in Stage})
 
     @classmethod
-    def of_store(cls, store: Store, hardware_key: str | None = None, environment_key: str | None = None) -> ReplayRunner:
+    def of_store(
+        cls, store: Store, hardware_key: str | None = None, environment_key: str | None = None
+    ) -> ReplayRunner:
         """What a store holds for a machine; of repeated measurements the last one counts.
 
         Raises `InvalidInput` when the keys leave more than one machine or environment: their times do not mix.

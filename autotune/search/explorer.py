@@ -41,9 +41,7 @@ class Habits:
 class Explorer:
     """`ask` for rows, `tell` their log time (None: failed). Never asks a row twice or one told before."""
 
-    def __init__(
-        self, grid: Grid, seed: int = 0, habits: Habits | None = None, sources: Sequence[Source] = ()
-    ) -> None:
+    def __init__(self, grid: Grid, seed: int = 0, habits: Habits | None = None, sources: Sequence[Source] = ()) -> None:
         self.grid = grid
         self.habits = habits or Habits()
         self._random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""A Gaussian process for some hundred results: smooth where the trees are coarse, and honest about what it does not know.
+"""A Gaussian process for some hundred results: smooth where trees are coarse, and honest about what it does not know.
 
 Matérn 5/2 kernel with one length per coordinate. Lengths and noise are the maximum of the posterior under log-normal
 priors whose mean grows with √d (Hvarfner et al., ICML 2024), by a few steps of Adam that continue from the

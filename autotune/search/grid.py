@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -200,7 +199,7 @@ def _components(values: Sequence[ParamValue]) -> list[list[float]]:
         tuples = [value for value in values if isinstance(value, tuple)]
         flat = all(isinstance(item, (bool, int, float)) for value in tuples for item in value)
         if flat and len({len(value) for value in tuples}) == 1:
-            return [[float(item) for item in column] for column in zip(*tuples, strict=True)]  # type: ignore[arg-type]
+            return [[float(item) for item in column] for column in zip(*tuples, strict=True)]
     return []
 
 
@@ -211,8 +210,6 @@ def _ranks(column: Iterable[float]) -> Floats:
 
 
 def _log2(column: Sequence[float]) -> Floats:
-    """Logarithms where all are positive and some far apart: sizes double; else the numbers themselves."""
-    ordered = sorted(set(column))
-    if ordered[0] > 0 and all(high > low for low, high in pairwise(ordered)):
-        return np.log2(np.asarray(column))
-    return np.asarray(column, dtype=float)
+    """Logarithms where all are positive, since sizes double; else the numbers themselves."""
+    numbers: Floats = np.asarray(column, dtype=np.float64)
+    return np.log2(numbers) if numbers.min() > 0 else numbers

@@ -59,7 +59,9 @@ class Portfolio(Strategy):
         speedup = outcome.speedup or 0.0
         number = self._pending.pop(outcome.config, None)
         if number is not None:
-            self._credit[number].append(1.0 if speedup > self._best else 0.5 if speedup >= CLOSE * self._best > 0 else 0.0)
+            self._credit[number].append(
+                1.0 if speedup > self._best else 0.5 if speedup >= CLOSE * self._best > 0 else 0.0
+            )
         if math.isfinite(speedup):
             self._best = max(self._best, speedup)
 

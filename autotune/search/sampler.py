@@ -12,7 +12,8 @@ objectives that are all positive are searched as logarithms: times are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import InvalidInput
 from autotune.search.explorer import Explorer, Habits, Row
 from autotune.search.grid import Grid
+from autotune.search.stop import StopRule
 from autotune.space import SearchSpace
 
 LEVELS = 65
@@ -113,6 +115,20 @@ class CostModelSampler(BaseSampler):
         good = alike[: max(1, len(alike) // 4)]
         return good[int(self._random.integers(len(good)))].params[param_name]
 
+    def stopping(self, rule: StopRule) -> Callable[[Study, FrozenTrial], None]:
+        """A callback for `study.optimize` that ends it by the rule: budgets, or too little gain to be expected."""
+        begin = time.monotonic()
+        expected: list[float] = []
+
+        def after(study: Study, trial: FrozenTrial) -> None:
+            search = self._searches.get(study.study_name)
+            logarithmic = search is not None and search.logarithmic
+            expected.append(search.explorer.expected_gain if search is not None and logarithmic else math.inf)
+            if rule.reason(trial.number + 1, time.monotonic() - begin, expected):
+                study.stop()
+
+        return after
+
     # Between trials and rows
 
     def _search(self, branches: dict[Signature, Space], trials: Sequence[FrozenTrial]) -> _Search:
@@ -194,7 +210,9 @@ def _levels(distribution: BaseDistribution) -> tuple[Any, ...]:
             return tuple(distribution.low + i * distribution.step for i in range(count))
         steps = {round((math.exp(at) if distribution.log else at) - distribution.low) for at in _spaced(distribution)}
         return tuple(
-            sorted({min(distribution.high, distribution.low + s // distribution.step * distribution.step) for s in steps})
+            sorted(
+                {min(distribution.high, distribution.low + s // distribution.step * distribution.step) for s in steps}
+            )
         )
     assert isinstance(distribution, FloatDistribution)
     if distribution.single():
