@@ -205,9 +205,8 @@ def main() -> None:
     strategies = arguments.strategies.split(",")
     begin = time.monotonic()
     summaries: dict[tuple[str, str], Summary] = {}
-    print(
-        "| space | strategy | slowdown at 25 / 50 / 100 / 200 | ≤5 % (share) | ≤1 % (share) | CPU s |\n|---|---|---|---|---|---|"
-    )
+    print("| space | strategy | slowdown at 25 / 50 / 100 / 200 | ≤5 % (share) | ≤1 % (share) | CPU s |")
+    print("|---|---|---|---|---|---|")
     try:
         searches = {name: named(name, arguments.spaces) for name in strategies}
         for table in tables(arguments):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from autotune.errors import InvalidInput
 from autotune.search.explorer import Row
-from autotune.search.grid import Grid
+from autotune.search.grid import ABSENT, Grid
 
 Times = dict[Row, float | None]
 
@@ -39,11 +40,13 @@ def tpe(grid: Grid, times: Times, seed: int, evaluations: int) -> Iterator[Row]:
     study = optuna.create_study(sampler=sampler)
     worst = 10 * max(time for time in times.values() if time is not None)
     seen: set[Row] = set()
+    several = len(grid.branches) > 1
     for _ in range(20 * evaluations):
         trial = study.ask()
-        row = [0] * grid.width
-        for column, axis in enumerate(grid.axes[0], start=1):
-            row[column] = int(trial.suggest_categorical(axis.name, list(range(len(axis.values)))))
+        row = [ABSENT] * grid.width
+        row[0] = branch = trial.suggest_categorical("branch", list(range(len(grid.branches)))) if several else 0
+        for column, axis in enumerate(grid.axes[branch], start=grid.starts[branch]):
+            row[column] = int(trial.suggest_categorical(f"{branch}.{axis.name}", list(range(len(axis.values)))))
         key = tuple(row)
         time = times.get(key)
         study.tell(trial, np.log(worst if time is None else time))
@@ -62,6 +65,8 @@ def kernel_tuner(strategy: str) -> Callable[[Grid, Times, int, int], Iterator[Ro
         from kernel_tuner.searchspace import Searchspace
         from kernel_tuner.util import StopCriterionReached
 
+        if len(grid.branches) > 1:
+            raise InvalidInput("Kernel Tuner searches one kernel's space; this one has several algorithms")
         module: Any = strategy_map[strategy]
         module = import_module(module) if isinstance(module, str) else module
         random.seed(seed)

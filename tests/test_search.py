@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autotune import Gemm, Linear, hardware
 from autotune.search import Candidates, Outcome, Strategy, candidates_for
 from autotune.search.exhaustive import Exhaustive
+from autotune.search.guided import guided
 from autotune.search.portfolio import Portfolio
 from autotune.search.surrogate import Surrogate
 from autotune.search.tpe import Tpe
@@ -178,6 +179,12 @@ class TestSurrogate(StrategyContract):
             for config in strategy.ask(1):
                 strategy.tell(Outcome(config, value))
         assert strategy.ask(3)
+
+
+def test_without_xgboost_tpe_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(guided(BIG), Surrogate)
+    monkeypatch.setattr("autotune.search.guided.find_spec", lambda name: None)
+    assert isinstance(guided(BIG), Tpe)
 
 
 class TestPortfolio(StrategyContract):

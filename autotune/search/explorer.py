@@ -35,7 +35,7 @@ class Habits:
     stray: int = 12  # every so many picks, a random move instead
     refit: int = 40  # refit when 1/refit more is known
     greedy: int = 2  # every so many picks, the best by the trees' mean instead; 0 never
-    raw: bool = False
+    plain: int = 2  # of four picks in a row, by trees that see no interactions
 
 
 class Explorer:
@@ -229,8 +229,8 @@ class Explorer:
         self._greedy = mean
         if self.habits.trees > 0:
             trees = Trees(self._seed + len(y))
-            if self.habits.raw:
-                numbers, numbers_pool = numbers[:, : x.shape[1]], numbers_pool[:, : x.shape[1]]
+            if self._picks % 4 < self.habits.plain:
+                numbers, numbers_pool = numbers[:, : self.grid.plain], numbers_pool[:, : self.grid.plain]
             trees.fit(numbers, y)
             self._greedy = trees.predict(numbers_pool)
             mean = (1 - self.habits.trees) * mean + self.habits.trees * self._greedy

@@ -14,6 +14,10 @@ import numpy as np
 from autotune.search.grid import Floats
 
 STEPS_FIRST, STEPS_NEXT = 40, 8
+
+GROWTH = 1.03
+"""Lengths are sought again when there are so many times more results than at the last search."""
+
 RATE = 0.1
 SQRT5 = math.sqrt(5.0)
 SLACK = 1e-6
@@ -26,7 +30,7 @@ class GaussianProcess:
         self._lengths = np.full(dims, math.log(0.5) + 0.5 * math.log(max(dims, 1)))
         self._prior = self._lengths.copy()
         self._noise = math.log(1e-2)
-        self._fitted = False
+        self._fitted = 0  # results at the last search for lengths
 
     def fit(self, x: Floats, y: Floats) -> None:
         self._mean = float(y.mean())
@@ -34,7 +38,10 @@ class GaussianProcess:
         squares = (x[:, None, :] - x[None, :, :]) ** 2
         parameters = np.append(self._lengths, self._noise)
         first, second = np.zeros_like(parameters), np.zeros_like(parameters)
-        for step in range(1, (STEPS_NEXT if self._fitted else STEPS_FIRST) + 1):
+        steps = STEPS_NEXT if self._fitted else STEPS_FIRST
+        if len(z) < self._fitted * GROWTH:
+            steps = 0
+        for step in range(1, steps + 1):
             gradient = self._gradient(parameters, squares, z)
             first = 0.8 * first + 0.2 * gradient
             second = 0.95 * second + 0.05 * gradient**2
@@ -42,7 +49,8 @@ class GaussianProcess:
             parameters -= RATE * move
             parameters[:-1] = np.clip(parameters[:-1], -3.0, 4.0)
             parameters[-1] = np.clip(parameters[-1], math.log(1e-5), 0.0)
-        self._lengths, self._noise, self._fitted = parameters[:-1], float(parameters[-1]), True
+        self._lengths, self._noise = parameters[:-1], float(parameters[-1])
+        self._fitted = len(z) if steps else self._fitted
         covariance = self._kernel(squares, self._lengths) + (math.exp(self._noise) + SLACK) * np.eye(len(z))
         self._x = x
         self._inverse = np.linalg.inv(covariance)

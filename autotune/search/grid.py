@@ -60,12 +60,14 @@ class Grid:
         self._spaces = tuple(spaces.values())
         self._random = np.random.default_rng(seed)
         self.axes: list[list[Axis]] = [[Axis.of(n, v) for n, v in s.parameters.items()] for s in self._spaces]
-        self._starts: list[int] = []
+        self.starts: list[int] = []  # of each branch, its first column
         width = 1
         for axes in self.axes:
-            self._starts.append(width)
+            self.starts.append(width)
             width += len(axes)
         self.width = width
+        self.plain = 1
+        """Numbers of `features` that are parameters, not pairs of them; set by `features`."""
         self._indices = [[{canonical_json(v): i for i, v in enumerate(axis.values)} for axis in b] for b in self.axes]
         self.size = sum(space.size for space in self._spaces)
         self.rows: Rows | None = self._enumerate() if self.size <= ENUMERATED else None
@@ -88,12 +90,12 @@ class Grid:
             found = indices.get(canonical_json(params[axis.name])) if axis.name in params else None
             if found is None:
                 return None
-            row[self._starts[number] + offset] = found
+            row[self.starts[number] + offset] = found
         return tuple(row) if len(params) == len(axes) else None
 
     def params(self, row: Sequence[int]) -> tuple[str, dict[str, ParamValue]]:
         number = int(row[0])
-        start = self._starts[number]
+        start = self.starts[number]
         found = {axis.name: axis.values[int(row[start + i])] for i, axis in enumerate(self.axes[number])}
         return self.branches[number], found
 
@@ -110,7 +112,7 @@ class Grid:
             block = np.full((space.size, self.width), ABSENT, dtype=np.int16)
             block[:, 0] = number
             if axes:
-                start = self._starts[number]
+                start = self.starts[number]
                 block[:, start : start + len(axes)] = np.indices(counts).reshape(len(axes), -1).T
             if space.constraints:
                 block = block[[self.valid(row) for row in block.tolist()]]
@@ -128,7 +130,7 @@ class Grid:
             row = [ABSENT] * self.width
             row[0] = int(number)
             for offset, axis in enumerate(self.axes[number]):
-                row[self._starts[number] + offset] = int(self._random.integers(len(axis.values)))
+                row[self.starts[number] + offset] = int(self._random.integers(len(axis.values)))
             if self.valid(row):
                 found.append(row)
                 if len(found) == count:
@@ -142,7 +144,7 @@ class Grid:
             near: Rows = self.rows[(differing > 0) & (differing <= changes)]
             return near
         number = int(row[0])
-        start, axes = self._starts[number], self.axes[number]
+        start, axes = self.starts[number], self.axes[number]
         near_rows: set[tuple[int, ...]] = set()
         for offset, axis in enumerate(axes):
             values = range(len(axis.values))
@@ -163,9 +165,14 @@ class Grid:
     # Features
 
     def features(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Coordinates for distances (absent: the middle) and numbers for trees (absent: NaN) of rows."""
+        """Coordinates for distances (absent: the middle) and numbers for trees (absent: NaN) of rows.
+
+        The numbers are those of the parameters, `plain` of them, then sums and differences of pairs: a product of
+        block and tile size, or their ratio, is often what matters.
+        """
         places: list[Floats] = []
         numbers: list[Floats] = []
+        pairs: list[Floats] = []
         branch = np.eye(len(self.branches))[rows[:, 0]]
         if len(self.branches) > 1:
             places.append(branch)
@@ -176,7 +183,7 @@ class Grid:
             for offset, axis in enumerate(axes):
                 if len(axis.values) < 2:
                     continue
-                column = rows[:, self._starts[number] + offset]
+                column = rows[:, self.starts[number] + offset]
                 places.append(np.where(here, axis.places[column], 0.5))
                 values = np.where(here, axis.numbers[column], np.nan)
                 numbers.append(values)
@@ -185,10 +192,11 @@ class Grid:
             if len(sizes) <= INTERACTIONS:
                 for i, left in enumerate(sizes):
                     for right in sizes[i + 1 :]:
-                        numbers += [left + right, left - right]
+                        pairs += [left + right, left - right]
         if not places:
             return np.zeros((len(rows), 1)), np.zeros((len(rows), 1))
-        return np.concatenate(places, 1), np.concatenate(numbers, 1)
+        self.plain = sum(block.shape[1] for block in numbers)
+        return np.concatenate(places, 1), np.concatenate(numbers + pairs, 1)
 
 
 def _components(values: Sequence[ParamValue]) -> list[list[float]]:
