@@ -31,8 +31,12 @@ import search_peers as peers
 
 from autotune.errors import InvalidInput
 from autotune.measure.recorded import RecordedSpace, from_store, read_table
+from autotune.search import Candidates, Outcome, Strategy
 from autotune.search.explorer import Explorer, Habits, Row
 from autotune.search.grid import Grid
+from autotune.search.portfolio import Portfolio
+from autotune.search.surrogate import Surrogate
+from autotune.search.tpe import Tpe
 from autotune.search.transfer import Source
 
 AT = (25, 50, 100, 200)
@@ -46,15 +50,17 @@ class Table:
     name: str
     grid: Grid
     times: dict[Row, float | None]
+    candidates: Candidates
 
     @staticmethod
     def of(space: RecordedSpace) -> Table:
-        grid = Grid(space.candidates().spaces)
+        candidates = space.candidates()
+        grid = Grid(candidates.spaces)
         times = {}
         for config, measurement in space.results.items():
             if (row := grid.row(config.algorithm, config.params)) is not None:
                 times[row] = measurement.median_ns
-        return Table(space.name, grid, times)
+        return Table(space.name, grid, times, candidates)
 
 
 Search = Callable[[Table, int, int], Iterator[Row]]
@@ -78,6 +84,27 @@ def surrogate(habits: Habits, source: Table | None = None) -> Search:
     return search
 
 
+def strategy(make: Callable[[Candidates, int], Strategy]) -> Search:
+    """A search by the contract that sweeps use."""
+
+    def search(table: Table, seed: int, evaluations: int) -> Iterator[Row]:
+        made = make(table.candidates, seed)
+        usual = statistics.median(time for time in table.times.values() if time is not None)
+        for _ in range(evaluations):
+            for config in made.ask(1):
+                row = table.grid.row(config.algorithm, config.params)
+                assert row is not None
+                yield row
+                time = table.times[row]
+                made.tell(Outcome(config, None if time is None else usual / time))
+
+    return search
+
+
+def portfolio(candidates: Candidates, seed: int) -> Strategy:
+    return Portfolio([Surrogate(candidates, seed=seed), Tpe(candidates, seed=seed)])
+
+
 def _log(time: float | None) -> float | None:
     return None if time is None else math.log(time)
 
@@ -92,12 +119,14 @@ def named(name: str, folder: Path | None) -> Search:
         return surrogate(Habits())
     if name.startswith("warm:") and folder is not None:
         return surrogate(Habits(), Table.of(read_table(_file(folder, name.removeprefix("warm:")))))
+    if name == "portfolio":
+        return strategy(portfolio)
     if name in peers.KERNEL_TUNER:
         return _peer(peers.kernel_tuner(name))
     if name in ("tpe", "random"):
         return _peer(peers.tpe if name == "tpe" else peers.random_order)
     raise InvalidInput(
-        f"unknown strategy {name}: surrogate, warm:KERNEL/GPU, tpe, random, {', '.join(peers.KERNEL_TUNER)}"
+        f"unknown strategy {name}: surrogate, portfolio, warm:KERNEL/GPU, tpe, random, {', '.join(peers.KERNEL_TUNER)}"
     )
 
 

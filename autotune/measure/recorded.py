@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class RecordedSpace:
     name: str
     results: Mapping[Config, Measurement]
     default: Config = UNTUNED
+    bench_s: Mapping[Config, float] = field(default_factory=dict)
+    """Seconds that benchmarking a config took, where recorded; else its times themselves count."""
 
     def candidates(self) -> Candidates:
         """The recorded configs as spaces: a combination is valid when it was recorded."""
@@ -82,14 +84,17 @@ def read_table(path: Path) -> RecordedSpace:
         times = {number: round(float(row["time_ms"]) * 1e6) for number, row in enumerate(rows) if row["time_ms"]}
         ordered = sorted(times.values())
         baseline = ordered[len(ordered) // 2] if ordered else 1
+        configs = [Config(kernel, {name: _number(row[name]) for name in names}) for row in rows]
         results = {
-            Config(kernel, {name: _number(row[name]) for name in names}): _measurement(row, times.get(n), baseline)
-            for n, row in enumerate(rows)
+            c: _measurement(row, times.get(n), baseline) for n, (c, row) in enumerate(zip(configs, rows, strict=True))
+        }
+        bench_s = {
+            c: float(row["bench_ms"]) * 1e-3 for c, row in zip(configs, rows, strict=True) if row.get("bench_ms")
         }
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{path} has a row that cannot be read: {error}") from error
     name = f"{kernel}/{path.name.partition('.')[0]}"
-    return RecordedSpace(name, results)
+    return RecordedSpace(name, results, bench_s=bench_s)
 
 
 def _recorded_only(known: set[tuple[ParamValue, ...]], names: tuple[str, ...]) -> Callable[[Params], bool]:

@@ -21,14 +21,16 @@ Recordings = Mapping[tuple[str, Stage], Mapping[Config, Measurement]]
 class ReplayRunner(Runner):
     """`recordings`: (workload key, stage) → config → measurement; a workload key of "" stands for any workload."""
 
-    def __init__(self, recordings: Recordings) -> None:
+    def __init__(self, recordings: Recordings, bench_s: Mapping[Config, float] | None = None) -> None:
+        """`bench_s`: seconds that benchmarking took, for configs whose times do not tell."""
         self.effort = Effort()
         self._recordings = recordings
+        self._bench_s = bench_s or {}
 
     @classmethod
     def of_space(cls, space: RecordedSpace) -> ReplayRunner:
         """One recorded space, whatever the task's workload and the stage."""
-        return cls({("", stage): space.results for stage in Stage})
+        return cls({("", stage): space.results for stage in Stage}, space.bench_s)
 
     @classmethod
     def of_store(
@@ -54,7 +56,8 @@ class ReplayRunner(Runner):
         if found is None:
             return Measurement(Status.NOT_APPLICABLE, f"{config} was not recorded")
         self.effort.build_s += (found.build_ns + found.prepare_ns) * 1e-9
-        self.effort.time_s += (sum(found.times_ns) + sum(found.baseline_ns)) * 1e-9
+        timed_s = (sum(found.times_ns) + sum(found.baseline_ns)) * 1e-9
+        self.effort.time_s += self._bench_s.get(config, timed_s)
         return found
 
     def close(self) -> None:
