@@ -194,7 +194,7 @@ class Explorer:
         improving = _distinct(pool[order], wanted)
         if not self.habits.greedy:
             return improving
-        likely = _distinct(pool[np.argsort(self._greedy / np.maximum(chance, 0.05), kind="stable")[:200]], wanted)
+        likely = _distinct(pool[np.argsort(self._greedy + (1 - chance), kind="stable")[:200]], wanted)
         first, second = (likely, improving) if self._picks % self.habits.greedy == 0 else (improving, likely)
         return list(dict.fromkeys(row for pair in zip(first, second, strict=False) for row in pair))
 
