@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from autotune.search.explorer import Explorer
 from autotune.search.grid import Grid
 from autotune.search.sampler import CostModelSampler
 from autotune.search.stop import StopRule
+from autotune.search.transfer import Prior, Source
 from autotune.space import SearchSpace
 
 Objective = Callable[[optuna.Trial], float]
@@ -208,6 +210,27 @@ def test_a_space_too_large_to_enumerate_is_searched_validly() -> None:
     assert len(set(rows)) == 60
     assert all(sum(row[1:]) % 3 == 0 for row in rows)
     assert min(sum(abs(v - 5) for v in row[1:]) for row in rows) <= 5
+
+
+def test_a_source_weighs_as_much_as_it_ranks_what_is_measured_here() -> None:
+    grid = Grid({"kernel": SearchSpace({"a": tuple(range(8)), "b": tuple(range(8))})})
+    rows = grid.sample(64)
+    value = {tuple(row): float((row[1] - 2) ** 2 + row[2]) for row in rows.tolist()}
+    right = Source(value)
+    opposite = Source({row: -v for row, v in value.items()})
+    too_few = Source(dict(list(value.items())[:3]))
+    prior = Prior(grid, [right, opposite, too_few])
+    assert prior.weights == [1.0, 1.0]
+    prior.judge(rows[:4], np.asarray([value[tuple(row)] for row in rows[:4].tolist()]))
+    assert prior.weights == [1.0, 1.0], "too little is known to judge"
+    prior.judge(rows[:20], np.asarray([value[tuple(row)] for row in rows[:20].tolist()]))
+    assert prior.weights[0] > 0.9
+    assert prior.weights[1] == 0.0
+    alone = Prior(grid, [opposite])
+    assert value[tuple(alone.best(1)[0].tolist())] == max(value.values())
+    alone.judge(rows[:20], np.asarray([value[tuple(row)] for row in rows[:20].tolist()]))
+    assert not alone
+    assert not Prior(grid, [])
 
 
 def test_a_large_space_without_valid_configs_ends() -> None:
