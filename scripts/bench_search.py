@@ -178,7 +178,7 @@ class Summary:
     def line(self, space: str, strategy: str) -> str:
         figures = " / ".join(f"{self.slowdown[n]:.3f}" for n in AT)
         within = " | ".join(
-            f"{'–' if n >= LONGEST else f'{n:.0f}'} ({share:.0%})"
+            f"{f'{n:.0f}' if n < LONGEST / 2 else '–'} ({share:.0%})"
             for n, share in ((self.to_5, self.share_5), (self.to_1, self.share_1))
         )
         return f"| {space} | {strategy} | {figures} | {within} | {self.cpu_s:.2f} |"

@@ -34,7 +34,7 @@ class Habits:
     trees: float = 0.5  # weight of the trees' mean beside the Gaussian process's
     stray: int = 12  # every so many picks, a random move instead
     refit: int = 40  # refit when 1/refit more is known
-    greedy: int = 2  # every so many picks, the best by the trees' mean instead; 0 never
+    greedy: int = 2  # every so many fits, the best by the trees' mean comes first; 0 never
     plain: int = 2  # of four picks in a row, by trees that see no interactions
 
 
