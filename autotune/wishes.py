@@ -47,35 +47,61 @@ def note(spec: str, hardware_key: str) -> None:
     try:
         path = spool()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
-        try:
-            if os.fstat(descriptor).st_size < MOST_BYTES:
-                os.write(descriptor, f"{hardware_key}\t{spec}\n".encode())  # one write: lines do not mix
-        finally:
-            os.close(descriptor)
+        line = f"{hardware_key}\t{spec}\n".encode()
+        for _ in range(3):
+            if _append(path, line):
+                return
     except (OSError, AutotuneError, ValueError):
         pass
+
+
+def _append(path: str, line: bytes) -> bool:
+    """Adds a line to the file; False when it was being taken away, and another one is to be begun."""
+    import fcntl
+
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        found = os.fstat(descriptor)
+        if not found.st_nlink:
+            return False
+        if found.st_size < MOST_BYTES:
+            os.write(descriptor, line)  # one write: lines do not mix
+        return True
+    except BlockingIOError:  # `collect` reads it
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def collect(store: Store) -> int:
     """Moves noted wishes into the store's queue; returns how many lines were taken over.
 
-    The file is renamed first, so that nothing is counted twice or lost: what is noted meanwhile begins a new one, and
-    a renamed one that was left behind is taken over the next time. Lines that say nothing are passed over.
+    The file is renamed first: what is noted meanwhile begins a new one, and a renamed one that was left behind is
+    taken over the next time. One process does so at a time, and waits for a line that is being written. Only a crash
+    between commit and removal counts lines twice, which makes their workloads a little more wanted. Lines that say
+    nothing are passed over.
     """
+    import fcntl
+
     path, moved = spool(), 0
     taken = f"{path}.taken"
-    for _ in range(2):  # what an interrupted run left, then what was noted since
-        if not os.path.exists(taken):
-            try:
-                os.rename(path, taken)
-            except OSError:
-                return moved
-        with open(taken, encoding="utf-8", errors="replace") as lines:
-            found = [wish for line in lines if (wish := _parse(line)) is not None]
-        store.wish(_united(found))
-        os.unlink(taken)
-        moved += len(found)
+    if not os.path.exists(path) and not os.path.exists(taken):
+        return 0
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for _ in range(2):  # what an interrupted run left, then what was noted since
+            if not os.path.exists(taken):
+                try:
+                    os.rename(path, taken)
+                except OSError:
+                    return moved
+            with open(taken, encoding="utf-8", errors="replace") as lines:
+                fcntl.flock(lines, fcntl.LOCK_EX)
+                found = [wish for line in lines if (wish := _parse(line)) is not None]
+                store.wish(_united(found))
+                os.unlink(taken)
+            moved += len(found)
     return moved
 
 

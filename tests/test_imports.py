@@ -41,7 +41,7 @@ LAYERS = (
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
     ("reports", ("report", "report.*")),
-    ("job", ("job",)),
+    ("job", ("job", "budget")),
     ("executor contract", ("cluster",)),
     ("executors", ("cluster.*",)),
     ("sweep", ("sweep",)),
@@ -74,8 +74,10 @@ THIRD_PARTY = {
     "implementations": {
         "sqlalchemy": "module",
         "alembic": "function",
-        "optuna": "function",
         "psycopg": "function",  # COPY, on PostgreSQL only
+        "optuna": "module",  # the sampler's module alone; sweeps load none of it before they search
+        "numpy": "module",
+        "xgboost": "function",
         "torch": "function",
     },
     "reports": {"sqlalchemy": "module", "pyarrow": "function"},

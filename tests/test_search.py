@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from autotune import Gemm, Linear, hardware
 from autotune.search import Candidates, Outcome, Strategy, candidates_for
 from autotune.search.exhaustive import Exhaustive
+from autotune.search.guided import guided
+from autotune.search.portfolio import Portfolio
+from autotune.search.surrogate import Surrogate
 from autotune.search.tpe import Tpe
 from autotune.space import SearchSpace
 from autotune.types import Config
@@ -144,6 +147,67 @@ class TestTpe(StrategyContract):
         space = SearchSpace({name: tuple(data.draw(values)) for name in names})
         found = [config for config, _ in search(self.make(candidates(odd=space)), 80)]
         assert len(found) == len(set(found)) <= space.size
+
+
+class TestSurrogate(StrategyContract):
+    def make(self, candidates: Candidates) -> Strategy:
+        return Surrogate(candidates, seed=3)
+
+    def test_it_finds_a_good_config_in_few_trials(self) -> None:
+        best = max(value for _, value in search(self.make(BIG), 45) if value is not None)
+        assert best >= 1.95
+
+    def test_winners_of_neighbours_are_tried_first_when_they_fit(self) -> None:
+        fits, foreign = Config("packed", {"threads": 7}), Config("packed", {"threads": 99})
+        first = Surrogate(BIG, [foreign, fits]).ask(2)
+        assert first[0] == fits
+        assert foreign not in first
+
+    def test_a_source_that_agrees_shortens_the_search_and_one_that_disagrees_is_dropped(self) -> None:
+        tiled = candidates(tiled=SearchSpace(BIG.spaces["tiled"].parameters, BIG.spaces["tiled"].constraints))
+        known = [Config("tiled", params) for params in tiled.spaces["tiled"]]
+        agrees = [Outcome(c, quality(c)) for c in known]
+        opposite = [Outcome(c, None if (q := quality(c)) is None else 4 - 2 * q + 0.5) for c in known]
+        warm = search(Surrogate(tiled, seed=3, sources=[agrees]), 4)
+        assert max(value or 0 for _, value in warm) >= 1.95
+        misled = search(Surrogate(tiled, seed=3, sources=[opposite]), 40)
+        assert max(value or 0 for _, value in misled) >= 1.9
+
+    def test_speedups_that_are_none_are_failures(self) -> None:
+        strategy = self.make(BIG)
+        for value in (float("nan"), float("inf"), 0.0, -1.0, None) * 4:
+            for config in strategy.ask(1):
+                strategy.tell(Outcome(config, value))
+        assert strategy.ask(3)
+
+
+def test_without_xgboost_tpe_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(guided(BIG), Surrogate)
+    monkeypatch.setattr("autotune.search.guided.find_spec", lambda name: None)
+    assert isinstance(guided(BIG), Tpe)
+
+
+class TestPortfolio(StrategyContract):
+    def make(self, candidates: Candidates) -> Strategy:
+        return Portfolio([Surrogate(candidates, seed=3), Tpe(candidates, seed=3)])
+
+    def test_the_member_that_finds_something_gets_most_trials(self) -> None:
+        class Poor(Exhaustive):
+            asked = 0
+
+            def ask(self, count: int) -> list[Config]:
+                batch = super().ask(count)
+                Poor.asked += len(batch)
+                return batch
+
+        poor = Poor(candidates(packed=SearchSpace({"threads": tuple(range(1, 200))})))
+        found = search(Portfolio([poor, Surrogate(BIG, seed=3)]), 60)
+        assert max(value or 0 for _, value in found) >= 1.95
+        assert Poor.asked < 30
+
+    def test_without_members_there_is_nothing_to_ask(self) -> None:
+        assert Portfolio([]).ask(3) == []
+        assert Portfolio([]).planned() == 0
 
 
 def test_candidates_of_this_machine_say_what_applies_and_why_not() -> None:

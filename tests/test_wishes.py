@@ -84,6 +84,24 @@ def test_lines_that_say_nothing_and_an_interrupted_run_are_taken_over(tmp_path: 
         assert [wish.asked for wish in store.wishes()] == [3]
 
 
+def _collect(path: str) -> int:
+    with open_store(path) as store:
+        return sum(wishes.collect(store) for _ in range(20))
+
+
+def test_processes_that_note_and_collect_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "queue.sqlite")
+    open_store(path).close()
+    specs = [Linear(m, 3, 4).spec for m in range(1, 301)]
+    with ThreadPoolExecutor(4) as writers, ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(_collect, path) for _ in range(2)]
+        list(writers.map(lambda spec: wishes.note(spec, "h"), specs))
+        moved = sum(job.result() for job in reading)
+    with open_store(path) as store:
+        assert moved + wishes.collect(store) == len(specs)
+        assert {wish.workload.spec: wish.asked for wish in store.wishes()} == dict.fromkeys(specs, 1)
+
+
 def test_wishes_are_ranked_by_what_they_are_worth(tmp_path: Path) -> None:
     machine = replace(sample.HARDWARE, peak_gflops={"f32": 100.0}, bandwidth_gbs=10.0)
     large, small = Gemm(1000, 1000, 1000), Gemm(10, 10, 10)
