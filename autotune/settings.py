@@ -64,6 +64,24 @@ def thread_policy(environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
     return environ.get("OMP_NUM_THREADS", ""), policy
 
 
+def restore_thread_count() -> None:
+    """Sets OMP_NUM_THREADS to what the parent process was started with, or unsets it.
+
+    Ray sets it in each of its workers. Left there it would be part of the environment's identity, and no lookup on the
+    node would find what was measured. Where the system does not show the parent's variables, it is unset.
+    """
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            variables = dict(word.partition(b"=")[::2] for word in file.read().split(b"\0"))
+    except OSError:
+        variables = {}
+    given = variables.get(b"OMP_NUM_THREADS")
+    if given is None:
+        os.environ.pop("OMP_NUM_THREADS", None)
+    else:
+        os.environ["OMP_NUM_THREADS"] = os.fsdecode(given)
+
+
 def allocator(environ: Mapping[str, str] = os.environ) -> str:
     """A preloaded allocator or malloc tunables, as set."""
     names = [n for n in sorted(environ) if n == "GLIBC_TUNABLES" or (n.startswith("MALLOC_") and n.endswith("_"))]

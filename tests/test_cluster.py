@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,11 @@ from autotune.cluster.local import LocalExecutor
 from autotune.cluster.worker import Worker
 from autotune.errors import InvalidInput, Unavailable
 from autotune.job import Batch, JobEnd, JobOrder, Limits
+from autotune.measure import Task
 from autotune.ops.linear import Linear
 from autotune.store.sql import open_store
 from autotune.sweep import Sweep
-from autotune.types import Stage
+from autotune.types import Config, Measurement, Stage
 from tests import store_samples as sample
 
 WORKER = "autotune.cluster.simulated:SimulatedWorker"
@@ -145,6 +147,11 @@ class TestRayExecutor(ExecutorContract):
         models = sorted(node.hardware.model for node in executor.nodes())
         assert models == ["simulated east", "simulated east", "simulated west"]
 
+    def test_a_node_has_the_environment_of_a_plain_process_there(self, executor: Executor) -> None:
+        """The engine sets OMP_NUM_THREADS in its workers: no lookup would find what was measured under it."""
+        threads = {node.environment.num_threads for node in executor.nodes()}
+        assert threads == {os.environ.get("OMP_NUM_THREADS", "")}
+
     def test_a_killed_worker_loses_its_job_and_a_new_one_takes_it(
         self, executor: Executor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -260,6 +267,36 @@ def test_a_worker_hands_out_again_what_was_not_confirmed() -> None:
     ((_, failed),) = worker.collect(len(everything))
     assert failed["end"]["state"] == "failed"
     worker.close()
+
+
+def test_all_jobs_of_a_worker_run_in_the_thread_that_started_the_runner() -> None:
+    """A measuring process dies with the thread that started it: the next job would find it killed."""
+    threads: set[int] = set()
+
+    class Runner(simulated.SimulatedRunner):
+        def start(self) -> None:
+            threads.add(threading.get_ident())
+
+        def measure(self, task: Task, config: Config, stage: Stage) -> Measurement:
+            threads.add(threading.get_ident())
+            return super().measure(task, config, stage)
+
+    class Here(simulated.SimulatedWorker):
+        def describe(self) -> Any:
+            return simulated.PROFILE, simulated.ENVIRONMENT
+
+        def make_runner(self) -> Any:
+            return Runner(0)
+
+    worker: Worker = Here("here")
+    ended, deadline = 0, time.monotonic() + 30
+    for job in (1, 2):
+        assert worker.begin(job, wire.order_to_json(order(job)))
+        while ended < job:
+            assert time.monotonic() < deadline
+            ended = sum("end" in event for _, event in worker.collect(0, 1.0))
+    worker.close()
+    assert len(threads) == 1
 
 
 # Bad input

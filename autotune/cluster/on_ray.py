@@ -334,7 +334,7 @@ def _start(name: str, node_id: str, cpus: float, worker: str) -> ActorHandle:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     remote = ray.remote(getattr(import_module(module), attribute))
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": cpus, "scheduling_strategy": there}
-    return remote.options(max_restarts=0, max_concurrency=4, **options).remote(name)
+    return remote.options(max_restarts=0, max_concurrency=4, **options).remote(name, by_engine=True)
 
 
 def _reason(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import replace
 
-from autotune import registry
+from autotune import registry, settings
 from autotune.canonical import content_key
 from autotune.cluster.worker import Worker
 from autotune.measure import Effort, Runner, Task
@@ -54,7 +54,8 @@ class SimulatedWorker(Worker):
     """A worker on a machine that does not exist."""
 
     def describe(self) -> tuple[HardwareProfile, Environment]:
-        return replace(PROFILE, model=f"simulated {_pretended()}"), ENVIRONMENT
+        num_threads, _ = settings.thread_policy()  # as the environment of a real worker says it
+        return replace(PROFILE, model=f"simulated {_pretended()}"), replace(ENVIRONMENT, num_threads=num_threads)
 
     def make_runner(self) -> Runner:
         return SimulatedRunner(float(os.environ.get(SECONDS, "0.05")))
