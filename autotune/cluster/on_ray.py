@@ -295,8 +295,11 @@ def _connect(address: str) -> Any:
 
 def local_cluster(count: int, resources: list[dict[str, float]] | None = None, cpus: int = 1) -> Any:
     """A Ray cluster of that many nodes, of `cpus` CPUs each, on this machine, started one after another."""
+    import logging
+
     from ray.cluster_utils import Cluster
 
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it tells on stderr where the cluster is
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     cluster = Cluster()
