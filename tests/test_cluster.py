@@ -189,6 +189,21 @@ class TestRayExecutor(ExecutorContract):
         assert [event.lost for event in events if event.lost] == ["it was silent for 2 s"]
 
 
+def test_a_node_that_is_still_taken_is_waited_for(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the worker of a sweep that ended a moment ago: without that node, nothing would be tuned for its kind."""
+    start, refused = on_ray._start, []
+
+    def taken_at_first(name: str, *rest: Any) -> Any:
+        if not refused:
+            refused.append(name)
+            raise ValueError("the name is taken")
+        return start(name, *rest)
+
+    monkeypatch.setattr(on_ray, "_start", taken_at_first)
+    with on_ray.RayExecutor(cluster.address, WORKER) as executor:
+        assert refused[0] in {node.name for node in executor.nodes()}
+
+
 def test_a_sweep_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> None:
     """One of the two machines of a kind dies while it measures: its job goes to the other, and all is there once."""
     workloads = [Linear(m, 8, 8) for m in range(1, 7)]

@@ -32,6 +32,9 @@ SILENCE_S = 20.0
 START_S = 120.0
 """A worker that is not up by then is given up and started again: other work may hold its node's CPUs."""
 
+SETTLE_S = 15.0
+"""How long the start waits for nodes that are taken: a sweep that was killed a moment ago still has its workers."""
+
 REFRESH_S = 2.0
 """How often nodes that came are looked for."""
 
@@ -86,6 +89,7 @@ class RayExecutor(Executor):
         self._local = _connect(address)
         self._places: dict[str, _Place] = {}
         self._refreshed = 0.0
+        self._wanted = 0  # workers that there are to be, one or more for each node
         self._numbers = itertools.count()
         self._lost: list[Event] = []
         self.useful_s = 0.0
@@ -163,7 +167,9 @@ class RayExecutor(Executor):
         if now - self._refreshed < REFRESH_S:
             return
         self._refreshed = now
-        for found in _alive():
+        alive = _alive()
+        self._wanted = len(alive) * self._per_node
+        for found in alive:
             for number in range(self._per_node):
                 name = f"{found['NodeManagerHostname']}-{found['NodeID'][:8]}" + (f"-{number}" if number else "")
                 if name in self._places:
@@ -175,11 +181,13 @@ class RayExecutor(Executor):
                     place.asked, place.asked_at = actor.announce.remote(), now
 
     def _wait_for_nodes(self) -> None:
-        """Until all workers that can be started have announced themselves, or the time is over with at least one."""
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
+        """Until every node has announced itself, or the time is over with at least one: what is to be tuned for is
+        settled then."""
+        begin = time.monotonic()
+        while (waited := time.monotonic() - begin) < START_S:
             self.poll(0.2)
-            if self._places and all(place.node is not None for place in self._places.values()):
+            announced = all(place.node is not None for place in self._places.values())
+            if self._places and announced and (len(self._places) >= self._wanted or waited > SETTLE_S):
                 return
         if not self.nodes():
             raise Unavailable("no node of the cluster can measure: none is there, or other work holds all of them")
