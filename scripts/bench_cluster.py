@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How well a sweep scales, and what its own work costs: simulated machines, everything else real.
 
-Real: Ray with its nodes, worker processes and messages; the sweep's loop; the store, SQLite or PostgreSQL. Invented:
-the measurements, which sleep for a given time, so that many machines fit on one. Efficiency is the time that all
-workers together were measuring, over workers x wall time, from the first job given to the last one ended. CPU per
-trial counts the driver with its store, the workers, Ray's own processes and a throw-away server.
+Real: Ray with one node, a process for each worker, and its messages; the sweep's loop; the store, SQLite or
+PostgreSQL. Invented: the measurements, which sleep for a given time, so that many machines fit on one. Efficiency
+is the time that all workers together were measuring, over workers x wall time, from the first job given to the last
+one ended. CPU per trial counts the driver with its store, the workers, Ray's own processes and a throw-away server.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ class RayExecutor(Executor):
         self._wanted = 0  # workers that there are to be, one or more for each node
         self._numbers = itertools.count()
         self._lost: list[Event] = []
+        self._why = ""  # of the last worker that was lost
         self.useful_s = 0.0
         try:
             self._wait_for_nodes()
@@ -190,7 +191,8 @@ class RayExecutor(Executor):
             if self._places and announced and (len(self._places) >= self._wanted or waited > SETTLE_S):
                 return
         if not self.nodes():
-            raise Unavailable("no node of the cluster can measure: none is there, or other work holds all of them")
+            why = f"the last worker that was started ended: {self._why}" if self._why else "other work may hold them"
+            raise Unavailable(f"no node of the cluster can measure: none is there, or {why}")
 
     def _ask(self, place: _Place) -> None:
         """Sends the next request, unless one is under way."""
@@ -245,6 +247,7 @@ class RayExecutor(Executor):
         import ray
 
         self._places.pop(place.name, None)
+        self._why = why
         if kill:
             with contextlib.suppress(Exception):
                 ray.kill(place.actor)
