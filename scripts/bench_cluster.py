@@ -4,7 +4,8 @@
 Real: Ray with one node, a process for each worker, and its messages; the sweep's loop; the store, SQLite or
 PostgreSQL. Invented: the measurements, which sleep for a given time, so that many machines fit on one. Efficiency
 is the time that all workers together were measuring, over workers x wall time, from the first job given to the last
-one ended. CPU per trial counts the driver with its store, the workers, Ray's own processes and a throw-away server.
+one ended. CPU per trial counts the driver with its store, the workers, Ray's own processes and a throw-away server;
+what all of them take while nothing is tuned is measured first and told apart.
 """
 
 from __future__ import annotations
@@ -31,16 +32,29 @@ EXAMPLE = """examples:
 """
 
 
-def cpu_seconds() -> dict[int, float]:
-    """CPU time so far of every process that belongs to this run, by process id."""
-    spent: dict[int, float] = {}
+IDLE_S = 10.0
+
+
+def cpu_seconds() -> dict[tuple[str, int], float]:
+    """CPU time so far of every process that belongs to this run, by what it is and process id."""
+    spent: dict[tuple[str, int], float] = {}
     for process in psutil.process_iter(["cmdline", "ppid"]):
         words = " ".join(process.info["cmdline"] or ())
-        ours = process.pid == os.getpid() or any(mark in words for mark in ("ray", "postgres", "bench_cluster"))
-        if ours:
+        kind = "driver" if process.pid == os.getpid() else ""
+        for mark, name in (("SimulatedWorker", "workers"), ("postgres", "server"), ("ray", "Ray")):
+            kind = kind or (name if mark in words else "")
+        if kind:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                spent[process.pid] = times.user + times.system
+                spent[kind, process.pid] = times.user + times.system
+    return spent
+
+
+def by_kind(before: dict[tuple[str, int], float], after: dict[tuple[str, int], float]) -> dict[str, float]:
+    """CPU seconds spent in between, by what a process is."""
+    spent: dict[str, float] = {}
+    for (kind, pid), seconds in after.items():
+        spent[kind] = spent.get(kind, 0.0) + seconds - before.get((kind, pid), 0.0)
     return spent
 
 
@@ -73,16 +87,25 @@ def main() -> None:
 
 def bench(executor: on_ray.RayExecutor, store: Store, options: argparse.Namespace) -> None:
     workers = len(executor.nodes())
+    before = cpu_seconds()
+    executor.poll(IDLE_S)
+    idle = by_kind(before, cpu_seconds())
     before, begin = cpu_seconds(), time.monotonic()
     report = Sweep(store, executor).run([Linear(m, 16, 16) for m in range(1, options.jobs + 1)])
     wall, after = time.monotonic() - begin, cpu_seconds()
     measurements = store.stats().measurements
     measuring = measurements * options.measure
-    own = sum(after[pid] - before.get(pid, 0.0) for pid in after)
+    spent = by_kind(before, after)
+    resting = {kind: seconds / IDLE_S * wall for kind, seconds in idle.items()}
     amount = f"{len(report.jobs)} jobs, {measurements} measurements of {options.measure:g} s"
     print(f"{workers} workers, {amount}: {wall:.1f} s")
     print(f"efficiency      {measuring / (workers * wall):7.1%}")
-    print(f"CPU per trial   {own / measurements * 1e3:7.2f} ms")
+    for kind in sorted(spent):
+        own = max(0.0, spent[kind] - resting.get(kind, 0.0))
+        print(f"CPU per trial   {own / measurements * 1e3:7.2f} ms  {kind}")
+    work = sum(max(0.0, spent[kind] - resting.get(kind, 0.0)) for kind in spent)
+    print(f"CPU per trial   {work / measurements * 1e3:7.2f} ms  together")
+    print(f"CPU while idle  {sum(idle.values()) / IDLE_S:7.1%}     of a core, {workers} workers and Ray")
     if any(job.state != "tuned" for job in report.jobs):
         raise SystemExit("not every job was tuned")
 
