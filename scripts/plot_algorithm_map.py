@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune import decide, environment, hardware, registry, settings
-from autotune.errors import AutotuneError, InvalidInput, Unavailable
+from autotune.errors import AutotuneError, InvalidInput
 from autotune.ops.conv2d import LAYOUTS, Conv2d
+from autotune.report.figure import pyplot, save
 from autotune.store import Store
 from autotune.store.sql import open_store
 
@@ -74,7 +75,7 @@ def marks(store: Store, batch: int, layout: str, dtype: str) -> list[Mark]:
 
 def draw(found: list[Mark], title: str, out: str) -> None:
     """Writes the picture; the suffix of `out` says its format."""
-    figure = _pyplot().figure(figsize=(11, 8.5), layout="constrained")
+    figure = pyplot().figure(figsize=(11, 8.5), layout="constrained")
     names = sorted({mark.algorithm for mark in found} - {DEFAULT})
     colours = {DEFAULT: "#bbbbbb", **{name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}}
     panels = [panel for panel in PANELS if any(mark.panel == panel for mark in found)]
@@ -94,27 +95,10 @@ def draw(found: list[Mark], title: str, out: str) -> None:
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_title(f"{panel} ({len(inside)})")
         axes.grid(alpha=0.3)
-    handles = [_pyplot().Line2D([], [], marker="o", ls="", color=colours[name], label=name) for name in colours]
+    handles = [pyplot().Line2D([], [], marker="o", ls="", color=colours[name], label=name) for name in colours]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(title)
-    try:
-        figure.savefig(out)
-    except ValueError as error:  # a suffix that it does not know
-        raise InvalidInput(f"{out} cannot be written: {str(error).splitlines()[0]}") from None
-    except OSError as error:
-        raise InvalidInput(f"{out} cannot be written: {error.strerror}") from None
-
-
-def _pyplot() -> Any:
-    """matplotlib, drawing to files only."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise Unavailable("this needs matplotlib: pip install 'autotune[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    save(figure, out)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--db", metavar="URL", help="database file or URL (default: $AUTOTUNE_DB, else the user's)")
     args = parser.parse_args(argv)
     try:
-        _pyplot()
+        pyplot()
         with open_store(args.db or settings.database()) as store:
             found = marks(store, args.batch, args.layout, args.dtype)
         what = f"batch {args.batch}, {args.layout}, {args.dtype}"

@@ -16,7 +16,8 @@ from typing import Any
 
 from autotune import registry
 from autotune.cli.common import open_database
-from autotune.errors import AutotuneError, InvalidInput, Unavailable
+from autotune.errors import AutotuneError, InvalidInput
+from autotune.report.figure import pyplot, save
 from autotune.report.history import Trial, history
 from autotune.types import Stage, Workload
 
@@ -36,7 +37,7 @@ def tiles(trials: list[Trial]) -> dict[tuple[int, int], float]:
 
 def draw(workload: Workload, trials: list[Trial], out: str) -> None:
     """Writes the picture; the suffix of `out` says its format."""
-    figure, ((search, times), (heat, roof)) = _pyplot().subplots(2, 2, figsize=(12, 9), layout="constrained")
+    figure, ((search, times), (heat, roof)) = pyplot().subplots(2, 2, figsize=(12, 9), layout="constrained")
     names = sorted({t.record.config.algorithm for t in trials})
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     ok = [t for t in trials if t.record.measurement.median_ns]
@@ -48,17 +49,13 @@ def draw(workload: Workload, trials: list[Trial], out: str) -> None:
     times.set(xlabel="median time, µs", ylabel="measurements", title="distribution of times")
     _heat(figure, heat, tiles(trials))
     _roofline(roof, workload, ok, colours)
-    handles = [_pyplot().Line2D([], [], marker="o", ls="", color=colours[name], label=name) for name in names]
+    handles = [pyplot().Line2D([], [], marker="o", ls="", color=colours[name], label=name) for name in names]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
     figure.suptitle(f"{workload.spec}\n{trials[0].record.hardware.name}, {trials[0].record.environment.framework}")
     try:
-        figure.savefig(out)
-    except ValueError as error:  # a suffix that it does not know
-        raise InvalidInput(f"{out} cannot be written: {str(error).splitlines()[0]}") from None
-    except OSError as error:
-        raise InvalidInput(f"{out} cannot be written: {error.strerror}") from None
+        save(figure, out)
     finally:
-        _pyplot().close(figure)
+        pyplot().close(figure)
 
 
 def _search(axes: Any, trials: list[Trial], ok: list[Trial], colours: dict[str, str]) -> None:
@@ -98,18 +95,6 @@ def _roofline(axes: Any, workload: Workload, ok: list[Trial], colours: dict[str,
     axes.set(xlabel="flops per compulsory byte", ylabel="GFLOP/s", title="roofline", xscale="log", yscale="log")
 
 
-def _pyplot() -> Any:
-    """matplotlib, drawing to files only."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise Unavailable("this needs matplotlib: pip install 'autotune[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", help="a workload's spec string")
@@ -119,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         workload = registry.parse_workload(args.workload)
-        _pyplot()
+        pyplot()
         with open_database(args.db) as store:
             found = [trials for (key, _), trials in history(store, workload).items() if key.startswith(args.hardware)]
         if not found:

@@ -80,7 +80,7 @@ THIRD_PARTY = {
         "xgboost": "function",
         "torch": "function",
     },
-    "reports": {"sqlalchemy": "module", "pyarrow": "function"},
+    "reports": {"sqlalchemy": "module", "matplotlib": "function", "pyarrow": "function"},
     "executors": {"ray": "function"},
     "command line": {"rich": "function"},
 }

@@ -52,8 +52,10 @@ class Event:
 class Executor(ABC):
     """Nodes, and the jobs they work on."""
 
-    useful_s: float = 0.0
-    """Seconds that went into building, checking and timing candidates, on all nodes together, as far as known."""
+    @property
+    @abstractmethod
+    def useful_s(self) -> float:
+        """Seconds that went into building, checking and timing candidates, on all nodes together, as far as known."""
 
     @abstractmethod
     def nodes(self) -> tuple[Node, ...]:

@@ -30,7 +30,7 @@ class LocalExecutor(Executor):
         self._name = socket.gethostname()
 
     @property
-    def useful_s(self) -> float:  # type: ignore[override]  # read-only here
+    def useful_s(self) -> float:
         return self._runner.effort.useful_s
 
     def nodes(self) -> tuple[Node, ...]:

@@ -83,8 +83,6 @@ class RayExecutor(Executor):
     """
 
     def __init__(self, address: str = "auto", worker: str = WORKER, places: int = 1) -> None:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         self._worker, self._per_node = worker, places
         self._local = _connect(address)
         self._places: dict[str, _Place] = {}
@@ -93,12 +91,16 @@ class RayExecutor(Executor):
         self._numbers = itertools.count()
         self._lost: list[Event] = []
         self._why = ""  # of the last worker that was lost
-        self.useful_s = 0.0
+        self._useful_s = 0.0
         try:
             self._wait_for_nodes()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def useful_s(self) -> float:
+        return self._useful_s
 
     def nodes(self) -> tuple[Node, ...]:
         found = []
@@ -172,7 +174,7 @@ class RayExecutor(Executor):
         self._wanted = len(alive) * self._per_node
         for found in alive:
             for number in range(self._per_node):
-                name = f"{found['NodeManagerHostname']}-{found['NodeID'][:8]}" + (f"-{number}" if number else "")
+                name = _name(found) + (f"-{number}" if number else "")
                 if name in self._places:
                     continue
                 cpus = found["Resources"].get("CPU", 0.0) / self._per_node
@@ -236,7 +238,7 @@ class RayExecutor(Executor):
         if "batch" in data:
             batch = wire.batch_from_json(data["batch"], order, place.node.hardware, place.node.environment)
             return Event(job, place.name, batch=batch)
-        self.useful_s += data["useful_s"]
+        self._useful_s += data["useful_s"]
         del place.kept[job]
         if place.job == job:
             place.job = place.order = None
@@ -259,13 +261,11 @@ def status(address: str) -> list[dict[str, Any]]:
     """For people: every node of the cluster and what its worker says, or {} where no sweep has one."""
     import ray
 
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     local = _connect(address)
     try:
         found = []
         for node in _alive():
-            name = f"{node['NodeManagerHostname']}-{node['NodeID'][:8]}"
+            name = _name(node)
             said: dict[str, Any] = {}
             with contextlib.suppress(ValueError, ray.exceptions.RayError):
                 said = ray.get(ray.get_actor(name, namespace=NAMESPACE).status.remote(), timeout=5)
@@ -277,9 +277,21 @@ def status(address: str) -> list[dict[str, Any]]:
             local.shutdown()
 
 
+def _set_environment() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _name(node: dict[str, Any]) -> str:
+    """Of a node's worker, as Ray's `nodes()` describes the node."""
+    return f"{node['NodeManagerHostname']}-{node['NodeID'][:8]}"
+
+
 def _connect(address: str) -> Any:
     """Joins the cluster; returns the cluster itself when it was started here."""
     import ray
+
+    _set_environment()
 
     options: dict[str, Any] = {
         "namespace": NAMESPACE,
@@ -311,8 +323,7 @@ def local_cluster(count: int, resources: list[dict[str, float]] | None = None, c
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.ERROR)  # it tells on stderr where the cluster is
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    _set_environment()
     cluster = Cluster()
     for number in range(count):
         cluster.add_node(

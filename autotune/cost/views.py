@@ -65,7 +65,7 @@ _SIZES = ("rows", "columns", "depth", "planes")
 
 def _linear(w: Workload) -> View:
     d = w.dims()
-    made = View(int(w.m), int(w.n), int(w.k), 1, ITEMSIZE_BYTES[str(d["dtype"])])  # type: ignore[attr-defined]
+    made = View(int(w.m), int(w.n), int(w.k), 1, ITEMSIZE_BYTES[str(d["dtype"])])  # type: ignore[attr-defined]  # one of that op
     made.extra = {"bias": float(bool(d.get("bias", False)))}
     made.categories = {
         "layout": str(d.get("weight_layout", "contiguous")),
@@ -77,7 +77,7 @@ def _linear(w: Workload) -> View:
 
 def _gemm(w: Workload) -> View:
     d = w.dims()
-    made = View(int(w.m), int(w.n), int(w.k), int(w.batch), ITEMSIZE_BYTES[str(d["dtype"])])  # type: ignore[attr-defined]
+    made = View(int(w.m), int(w.n), int(w.k), int(w.batch), ITEMSIZE_BYTES[str(d["dtype"])])  # type: ignore[attr-defined]  # one of that op
     layouts = (str(d.get("a_layout", "contiguous")), str(d.get("b_layout", "contiguous")))
     made.categories = {"layout": "|".join(layouts)}
     made.shape = (made.rows, made.columns, made.depth)

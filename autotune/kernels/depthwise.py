@@ -9,7 +9,7 @@ from autotune import paths
 from autotune.kernels import Algorithm, Built, Constants, compiler
 from autotune.kernels.native import REALS, native_isa, parallel_threads
 from autotune.kernels.operands import weight_and_bias
-from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number
+from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number, unsupported
 from autotune.ops.conv2d import Conv2d, conv
 from autotune.space import SearchSpace
 
@@ -47,10 +47,9 @@ class Depthwise(Algorithm):
 
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
-        if hardware.kind != "cpu":
-            return "the depthwise kernel runs on CPUs"
-        if w.dtype not in REALS:
-            return f"the depthwise kernel computes f32 and f64, not {w.dtype}"
+        general = unsupported("depthwise", w, hardware)
+        if general:
+            return general
         if w.groups != w.c:
             return f"the depthwise kernel takes one group per channel, not {w.groups} for {w.c}"
         if w.layout == "channels_last" and w.k != w.c:

@@ -9,7 +9,7 @@ from autotune import paths
 from autotune.kernels import Algorithm, Built, Constants, compiler
 from autotune.kernels.native import REALS, parallel_threads
 from autotune.kernels.operands import weight_and_bias
-from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number
+from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number, unsupported
 from autotune.ops.conv2d import Conv2d, conv
 
 TYPE_CHECKING = False
@@ -42,11 +42,7 @@ class ImplicitGemm(Algorithm):
         return _revision()
 
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        if hardware.kind != "cpu":
-            return "the implicit GEMM kernel runs on CPUs"
-        if conv(workload).dtype not in REALS:
-            return f"the implicit GEMM kernel computes f32 and f64, not {conv(workload).dtype}"
-        return compiler.missing_reason()
+        return unsupported("implicit GEMM", conv(workload), hardware) or compiler.missing_reason()
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         from autotune.kernels.implicit_gemm_space import implicit_gemm_space

@@ -6,6 +6,7 @@ import ctypes
 from functools import cache
 
 from autotune.errors import Unavailable
+from autotune.kernels.native import REALS
 from autotune.ops.conv2d import Conv2d, in_layout, plain
 
 TYPE_CHECKING = False
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.ops import Kernel
     from autotune.space import Params
+    from autotune.types import HardwareProfile
 
 ACTIVATION_CODES = {"none": 0, "relu": 1, "silu": 4, "relu6": 5, "hardswish": 6}
 """The enum Activation of cpp/tile.hpp."""
@@ -67,6 +69,15 @@ def kernel(
 
     call._keep = (plan, *keep)  # type: ignore[attr-defined]  # the kernel holds their addresses
     return call
+
+
+def unsupported(kernel: str, w: Conv2d, hardware: HardwareProfile) -> str:
+    """Why none of these kernels can compute that here, whatever its shape; "" when they can. `kernel`: its name."""
+    if hardware.kind != "cpu":
+        return f"the {kernel} kernel runs on CPUs"
+    if w.dtype not in REALS:
+        return f"the {kernel} kernel computes f32 and f64, not {w.dtype}"
+    return ""
 
 
 def number(params: Params, name: str) -> int:

@@ -10,7 +10,7 @@ from autotune import paths
 from autotune.kernels import Algorithm, Built, Constants, compiler
 from autotune.kernels.native import REALS, native_isa, parallel_threads
 from autotune.kernels.operands import weight_and_bias
-from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number
+from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number, unsupported
 from autotune.ops.conv2d import Conv2d, conv
 from autotune.space import SearchSpace
 
@@ -63,10 +63,9 @@ class Winograd(Algorithm):
 
     def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
-        if hardware.kind != "cpu":
-            return "the Winograd kernel runs on CPUs"
-        if w.dtype not in REALS:
-            return f"the Winograd kernel computes f32 and f64, not {w.dtype}"
+        general = unsupported("Winograd", w, hardware)
+        if general:
+            return general
         if (w.r, w.s) != (3, 3):
             return f"the Winograd kernel takes 3x3 filters, not {w.r}x{w.s}"
         if w.strides != (1, 1):

@@ -8,13 +8,16 @@ results are told first). Neither raises for what a candidate did.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune import registry
 from autotune.canonical import content_key
 from autotune.space import SearchSpace
 from autotune.types import Config, HardwareProfile, Workload
+
+SMALL_SPACE = 12
+"""Algorithms with at most this many combinations are measured whole."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,22 @@ class Candidates:
         for algorithm, space in self.spaces.items():
             for params in space.seeds:
                 yield Config(algorithm, params)
+
+    def first(self, seeds: Iterable[Config]) -> Iterator[Config]:
+        """What is tried before a search is guided: those `seeds` that are candidates, the authors', small spaces whole.
+
+        Choosing the algorithm matters more than any tile size.
+        """
+        yield from (config for config in seeds if self.contains(config))
+        yield from self.seeds()
+        for name, space in self.spaces.items():
+            if space.size <= SMALL_SPACE:
+                yield from self.configs(name)
+
+    @property
+    def large(self) -> dict[str, SearchSpace]:
+        """The spaces that are searched rather than measured whole."""
+        return {name: space for name, space in self.spaces.items() if space.size > SMALL_SPACE}
 
     @property
     def key(self) -> str:

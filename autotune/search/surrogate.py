@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from autotune.search import Candidates, Outcome, Strategy
 from autotune.search.explorer import Explorer, Habits, Row
 from autotune.search.grid import Grid
 from autotune.search.transfer import Source
 from autotune.types import Config
-
-SMALL_SPACE = 12
-"""Algorithms with at most this many combinations are measured whole."""
 
 
 class Surrogate(Strategy):
@@ -32,19 +29,11 @@ class Surrogate(Strategy):
         """`seeds`: configs to try first. `sources`: what was measured of similar workloads or on other machines."""
         self._candidates = candidates
         self._asked: set[Config] = {candidates.default}
-        self._first = deque(dict.fromkeys(self._prelude(seeds)))
-        large = {name: space for name, space in candidates.spaces.items() if space.size > SMALL_SPACE}
-        self._grid = Grid(large, seed)
+        self._first = deque(dict.fromkeys(candidates.first(seeds)))
+        self._grid = Grid(candidates.large, seed)
         self._explorer = Explorer(self._grid, seed, habits, [self._source(outcomes) for outcomes in sources])
         if (row := self._row(candidates.default)) is not None:
             self._explorer.avoid(row)
-
-    def _prelude(self, seeds: Sequence[Config]) -> Iterator[Config]:
-        yield from (config for config in seeds if self._candidates.contains(config))
-        yield from self._candidates.seeds()
-        for name, space in self._candidates.spaces.items():
-            if space.size <= SMALL_SPACE:
-                yield from self._candidates.configs(name)
 
     def planned(self) -> int:
         return len(self._first)

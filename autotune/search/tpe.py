@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,6 @@ from autotune.types import Config, ParamValue
 
 if TYPE_CHECKING:
     import optuna
-
-SMALL_SPACE = 12
-"""Algorithms with at most this many combinations are measured whole."""
 
 PROPOSALS = 30
 """Proposals of the sampler per new config, before a random one is taken."""
@@ -40,18 +37,11 @@ class Tpe(Strategy):
         self._candidates = candidates
         self._random = Random(seed)
         self._seed = seed
-        self._first = deque(dict.fromkeys(self._prelude(seeds)))
+        self._first = deque(dict.fromkeys(candidates.first(seeds)))
         self._outcomes: dict[Config, float] = {}
         self._asked: set[Config] = {candidates.default}
         self._study: optuna.Study | None = None
-        self._large = [name for name, space in candidates.spaces.items() if space.size > SMALL_SPACE]
-
-    def _prelude(self, seeds: Sequence[Config]) -> Iterator[Config]:
-        yield from (config for config in seeds if self._candidates.contains(config))
-        yield from self._candidates.seeds()
-        for name, space in self._candidates.spaces.items():
-            if space.size <= SMALL_SPACE:
-                yield from self._candidates.configs(name)
+        self._large = list(candidates.large)
 
     def planned(self) -> int:
         return len(self._first)
