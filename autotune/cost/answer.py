@@ -287,9 +287,7 @@ def _refusal(algorithm: Algorithm, workload: Workload, hardware: HardwareProfile
 
     Building asks again, in full.
     """
-    if "torch" not in sys.modules and type(algorithm).refusal is Algorithm.refusal:
-        return algorithm.shape_refusal(workload, hardware)
-    return algorithm.refusal(workload, hardware)
+    return algorithm.refusal(workload, hardware, software="torch" in sys.modules)
 
 
 def _factors(

@@ -40,6 +40,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     ops: ClassVar[tuple[str, ...]]
+    kinds: ClassVar[tuple[str, ...]] = ("cpu",)
+    """Kinds of hardware (`HardwareProfile.kind`) it runs on."""
     stands_in_for: ClassVar[str] = ""
     """Name of an algorithm that makes this one superfluous wherever it applies."""
 
@@ -47,12 +49,14 @@ class Algorithm(ABC):
         """Changes when results measured before are no longer about this code. Kernels of ours hash their sources."""
         return "1"
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def refusal(self, workload: Workload, hardware: HardwareProfile, software: bool = True) -> str:
         """Why this algorithm cannot compute this workload here, in one sentence; "" when it can.
 
-        An algorithm overrides this, or the two parts it is made of.
+        Algorithms say so in the two parts it is made of; `software` False leaves the second out.
         """
-        return self.shape_refusal(workload, hardware) or self.software_refusal(workload)
+        if hardware.kind not in self.kinds:
+            return f"{self.name} runs on {' and '.join(f'{kind.upper()}s' for kind in self.kinds)} only"
+        return self.shape_refusal(workload, hardware) or (self.software_refusal(workload) if software else "")
 
     def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         """The part of `refusal` that workload and machine alone decide; imports nothing heavy."""

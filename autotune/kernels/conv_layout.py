@@ -36,7 +36,7 @@ class TorchOtherLayout(Algorithm):
     name = "torch_other_layout"
     ops = ("conv2d",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
         if w.dtype == "i8":
             return "torch sums i8 products in i8, which overflows"

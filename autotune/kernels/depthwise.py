@@ -45,9 +45,9 @@ class Depthwise(Algorithm):
     def revision(self) -> str:
         return _revision()
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
-        general = unsupported("depthwise", w, hardware)
+        general = unsupported("depthwise", w)
         if general:
             return general
         if w.groups != w.c:
@@ -56,6 +56,9 @@ class Depthwise(Algorithm):
             return f"the depthwise kernel takes one filter per channel in channels_last, not {w.k // w.c}"
         if w.r * w.s > MOST_TAPS:
             return f"the depthwise kernel unrolls its filter, up to {MOST_TAPS} taps, not {w.r * w.s}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
         return compiler.missing_reason()
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:

@@ -34,8 +34,9 @@ class Framework(Algorithm):
 
     name = "torch"
     ops = ("linear", "gemm", "conv2d")
+    kinds = ("cpu", "gpu")
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         if workload.dims()["dtype"] == "i8":
             return "torch sums i8 products in i8, which overflows"
         return framework_conv.reads_past_the_image(workload, workload.layout) if isinstance(workload, Conv2d) else ""

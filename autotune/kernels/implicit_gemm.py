@@ -41,8 +41,11 @@ class ImplicitGemm(Algorithm):
     def revision(self) -> str:
         return _revision()
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        return unsupported("implicit GEMM", conv(workload), hardware) or compiler.missing_reason()
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+        return unsupported("implicit GEMM", conv(workload))
+
+    def software_refusal(self, workload: Workload) -> str:
+        return compiler.missing_reason()
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         from autotune.kernels.implicit_gemm_space import implicit_gemm_space

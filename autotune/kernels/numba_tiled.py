@@ -49,10 +49,13 @@ class NumbaTiled(Algorithm):
     def revision(self) -> str:
         return _revision()
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         dtype = workload.dims()["dtype"]
         if dtype != "f32":
             return f"the Numba kernel multiplies f32 only, not {dtype}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
         from importlib.util import find_spec
 
         return "" if find_spec("numba") else "numba must be installed to compile the kernel"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from autotune.ops import Kernel
     from autotune.space import Params
-    from autotune.types import HardwareProfile
 
 ACTIVATION_CODES = {"none": 0, "relu": 1, "silu": 4, "relu6": 5, "hardswish": 6}
 """The enum Activation of cpp/tile.hpp."""
@@ -71,10 +70,8 @@ def kernel(
     return call
 
 
-def unsupported(kernel: str, w: Conv2d, hardware: HardwareProfile) -> str:
+def unsupported(kernel: str, w: Conv2d) -> str:
     """Why none of these kernels can compute that here, whatever its shape; "" when they can. `kernel`: its name."""
-    if hardware.kind != "cpu":
-        return f"the {kernel} kernel runs on CPUs"
     if w.dtype not in REALS:
         return f"the {kernel} kernel computes f32 and f64, not {w.dtype}"
     return ""

@@ -52,11 +52,12 @@ class Tiled(Algorithm):
     def revision(self) -> str:
         return _revision()
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        if hardware.kind != "cpu":
-            return "the tiled kernel runs on CPUs"
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         if _dtype(workload) not in REALS:
             return f"the tiled kernel computes f32 and f64, not {_dtype(workload)}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
         return compiler.missing_reason()
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:

@@ -39,7 +39,7 @@ class UnfoldMm(Algorithm):
     name = "unfold_mm"
     ops = ("conv2d",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
         if w.dtype == "i8":
             return "torch sums i8 products in i8, which overflows"

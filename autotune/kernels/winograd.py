@@ -61,9 +61,9 @@ class Winograd(Algorithm):
     def revision(self) -> str:
         return _revision()
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = conv(workload)
-        general = unsupported("Winograd", w, hardware)
+        general = unsupported("Winograd", w)
         if general:
             return general
         if (w.r, w.s) != (3, 3):
@@ -74,6 +74,9 @@ class Winograd(Algorithm):
             return "Winograd tiles need dilation 1: a dilated filter does not cover neighbouring pixels"
         if w.groups != 1:
             return f"the Winograd kernel takes ungrouped convolutions, not groups={w.groups}"
+        return ""
+
+    def software_refusal(self, workload: Workload) -> str:
         return compiler.missing_reason()
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:

@@ -69,7 +69,7 @@ class ScaleTorch(Algorithm):
     name = "scale_torch"
     ops = ("scale",)
 
-    def refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
+    def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         return ""
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
