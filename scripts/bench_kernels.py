@@ -8,14 +8,16 @@ with a product. One of them counts as the best only within the default error bud
     python scripts/bench_kernels.py --max-m 64
     python scripts/bench_kernels.py --op gemm --pairs 40
     python scripts/bench_kernels.py --op conv2d --suite resnet18 --batch 1
+    python scripts/bench_kernels.py --op conv2d --json > lines.jsonl
+    python scripts/bench_kernels.py --op conv2d --summarise lines.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 
 import autotune
 from autotune import hardware, registry, suites
@@ -41,33 +43,50 @@ TORCH_OPTIONS: dict[str, dict[str, Config]] = {
 """Per op, torch's own ways by a short name; `threads` is filled in where there is such a parameter."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Line:
-    """One shape: what lookup answers and each of torch's options, measured in pairs with the default."""
+    """One shape: what lookup answers and the fastest of torch's options, each in pairs with the default.
 
-    workload: Workload
-    answer: Answer
-    ours: Measurement
-    others: dict[str, Measurement]
-    tolerance: float = field(default=0.0)
+    Times are in ns. `options`: speed-up over the default of each option that ran; `best_option` names the fastest
+    within the error budget, the default among them.
+    """
 
-    @property
-    def gain(self) -> float:
-        return self.ours.speedup or 0.0
-
-    @property
-    def best_option(self) -> tuple[str, float]:
-        """The fastest of torch's options within the error budget, the default among them, over the default."""
-        found = {"default": 1.0}
-        for name, measured in self.others.items():
-            if measured.status is Status.OK and (measured.max_error or 0.0) <= self.tolerance:
-                found[name] = measured.speedup or 0.0
-        name = max(found, key=lambda name: found[name])
-        return name, found[name]
+    workload: str
+    origin: str
+    config: str
+    default_ns: float
+    ours_ns: float
+    gain: float
+    workspace_bytes: int
+    contended: bool
+    best_option: str
+    best_gain: float
+    options: dict[str, float]
 
     @property
     def gain_over_best(self) -> float:
-        return self.gain / self.best_option[1]
+        return self.gain / self.best_gain
+
+
+def line_of(answer: Answer, ours: Measurement, others: dict[str, Measurement]) -> Line:
+    tolerance = registry.op(answer.workload.op).tolerance(answer.workload)
+    ran = {name: m for name, m in others.items() if m.status is Status.OK}
+    within = {name: m.speedup or 0.0 for name, m in ran.items() if (m.max_error or 0.0) <= tolerance}
+    within["default"] = 1.0
+    best = max(within, key=lambda name: within[name])
+    return Line(
+        answer.workload.spec,
+        answer.origin.value,
+        str(answer.config),
+        ours.baseline_median_ns or 0.0,
+        ours.median_ns or 0.0,
+        ours.speedup or 0.0,
+        ours.workspace_bytes,
+        ours.contended,
+        best,
+        within[best],
+        {name: m.speedup or 0.0 for name, m in ran.items()},
+    )
 
 
 def workloads(op: str, names: list[str], max_m: int | None, batch: int | None) -> list[Workload]:
@@ -116,12 +135,21 @@ def main() -> None:
     parser.add_argument("--max-m", type=int, help="only workloads with at most this many rows")
     parser.add_argument("--batch", type=int, help="only convolutions of this many images")
     parser.add_argument("--pairs", type=int, default=40, help="pairs per shape and option (default 40)")
-    parser.add_argument("--json", action="store_true", help="one JSON object per shape")
+    parser.add_argument("--json", action="store_true", help="one JSON object per shape, and no summary")
+    parser.add_argument("--summarise", nargs="+", metavar="FILE", help="measure nothing: sum up the lines of --json")
     args = parser.parse_args()
 
+    lines = read(args.summarise) if args.summarise else list(measured(args))
+    for name, belongs in {"all": lambda _: True, **classes(args.op)}.items():
+        chosen = [line for line in lines if belongs(registry.parse_workload(line.workload))]
+        if chosen and not (args.json and not args.summarise):
+            print(summary(name, chosen))
+
+
+def measured(args: argparse.Namespace) -> Iterator[Line]:
+    """Measures shape by shape and tells of each."""
     profile = hardware.detect()
     spec = replace(BenchmarkSpec(), final_pairs=args.pairs, max_final_pairs=args.pairs, final_budget_s=20.0)
-    lines: list[Line] = []
     if not args.json:
         names = f"{'best torch':<9} {'':>5}"
         print(f"{'workload':<100} {'default':>9} {names} {'ours':>9} {'gain':>6} {'on best':>7}  config")
@@ -129,25 +157,28 @@ def main() -> None:
         for workload in workloads(args.op, args.suite or list(suites.names()), args.max_m, args.batch):
             task = Task(workload, profile, spec, seed=7)
             answer = autotune.lookup(workload)
-            line = Line(
-                workload,
-                answer,
-                runner.measure(task, answer.config, Stage.FINAL),
-                {name: runner.measure(task, c, Stage.FINAL) for name, c in options(workload, profile).items()},
-                registry.op(workload.op).tolerance(workload),
-            )
-            lines.append(line)
-            report(args.json, line)
-    for name, belongs in {"all": lambda _: True, **classes(args.op)}.items():
-        chosen = [line for line in lines if belongs(line.workload)]
-        if chosen:
-            print(summary(name, chosen))
+            ours = runner.measure(task, answer.config, Stage.FINAL)
+            others = {name: runner.measure(task, c, Stage.FINAL) for name, c in options(workload, profile).items()}
+            line = line_of(answer, ours, others)
+            print(json.dumps(asdict(line)) if args.json else told(line), flush=True)
+            yield line
+
+
+def read(paths: list[str]) -> list[Line]:
+    """The lines of earlier runs with --json; of several of one shape the last."""
+    found: dict[str, Line] = {}
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            for text in file:
+                line = Line(**json.loads(text))
+                found[line.workload] = line
+    return list(found.values())
 
 
 def summary(name: str, lines: list[Line]) -> str:
     gains = [line.gain for line in lines]
     on_best = geometric_mean([line.gain_over_best for line in lines])
-    slower = [line.workload.spec for line in lines if line.gain < 0.98]
+    slower = [line.workload for line in lines if line.gain < 0.98]
     which = f": {'; '.join(slower)}" if slower and name == "all" else ""
     return (
         f"{name}: {len(lines)} shapes: geomean {geometric_mean(gains):.2f}x the default, {on_best:.2f}x the best of "
@@ -155,30 +186,12 @@ def summary(name: str, lines: list[Line]) -> str:
     )
 
 
-def report(as_json: bool, line: Line) -> None:
-    found, (option, on_default) = line.ours, line.best_option
-    if as_json:
-        told = {
-            "workload": line.workload.spec,
-            "origin": line.answer.origin.value,
-            "config": str(line.answer.config),
-            "default_ns": found.baseline_median_ns,
-            "ours_ns": found.median_ns,
-            "speedup": found.speedup,
-            "workspace_bytes": found.workspace_bytes,
-            "contended": found.contended,
-            "best_option": option,
-            "best_option_speedup": on_default,
-            **{name: m.speedup for name, m in line.others.items()},
-        }
-        print(json.dumps(told), flush=True)
-        return
-    mark = "*" if found.contended else " "
-    print(
-        f"{line.workload.spec:<100} {(found.baseline_median_ns or 0) / 1e3:7.0f}µs {option:<9} {on_default:4.2f}x "
-        f"{(found.median_ns or 0) / 1e3:7.0f}µs {line.gain:5.2f}x{mark}{line.gain_over_best:6.2f}x  "
-        f"{line.answer.config} [{line.answer.origin.value}]",
-        flush=True,
+def told(line: Line) -> str:
+    mark = "*" if line.contended else " "
+    return (
+        f"{line.workload:<100} {line.default_ns / 1e3:7.0f}µs {line.best_option:<9} {line.best_gain:4.2f}x "
+        f"{line.ours_ns / 1e3:7.0f}µs {line.gain:5.2f}x{mark}{line.gain_over_best:6.2f}x  "
+        f"{line.config} [{line.origin}]"
     )
 
 
