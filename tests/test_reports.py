@@ -220,6 +220,16 @@ def test_impossible_rates_are_wrong_and_effective_ones_noted(database: str) -> N
         assert any(f.count and "effective" in f.check for f in verify(store))
 
 
+def test_streams_faster_than_memory_are_noted_unless_they_fit_a_cache(database: str) -> None:
+    slow = replace(sample.HARDWARE, model="slow", bandwidth_gbs=1.0)
+    large, small = Linear(1, 16384, 16384), Linear(1, 64, 64)
+    with open_store(database) as store:
+        store.add([sample.record(hardware=slow, workload=workload) for workload in (large, small)])
+        (found,) = (f for f in verify(store) if "bandwidth" in f.check)
+        assert (found.count, found.is_error) == (1, False)
+        assert large.spec in found.examples[0]
+
+
 # Bad input
 
 

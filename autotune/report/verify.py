@@ -1,8 +1,9 @@
 """Whether a database is what it claims to be: structure, references, keys, decisions, figures.
 
 Keys and uids are computed anew from what they are hashes of, so a row that was altered by hand is found. What a sweep
-may leave behind in good faith (rates above a probed peak by an algorithm that does less arithmetic, results of kernels
-that changed since) is a note, anything else an error.
+may leave behind in good faith (rates above a probed peak by an algorithm that does less arithmetic, streams above a
+bandwidth that was probed while a neighbour used the memory, results of kernels that changed since) is a note, anything
+else an error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ PEAK_MARGIN = 1.10
 
 OTHER_ARITHMETIC = frozenset(["winograd", "nnpack", "fbgemm_int8"])
 """They multiply less than the op's flops say, or in a narrower dtype: their effective rate may pass the peak."""
+
+CACHES = 4
+"""Operands this many times as large as the last cache cannot come out of it from call to call."""
 
 EXAMPLES = 3
 
@@ -114,14 +118,15 @@ def _measurements(store: SqlStore) -> Iterator[Finding]:
     figures = Finding("figures that are no positive finite numbers")
     rates = Finding("rates above the machine's peak")
     effective = Finding("effective rates above the peak, of algorithms that do less arithmetic", is_error=False)
+    streams = Finding("streams faster than the machine's probed bandwidth", is_error=False)
     unprobed = Finding("machines whose peak was never probed, so their rates are not checked", is_error=False)
-    peaks = {p.key: p.peak_gflops for p in store.hardware()}
-    for key, figures_of in peaks.items():
-        if not figures_of:
+    machines = {p.key: p for p in store.hardware()}
+    for key, profile in machines.items():
+        if not profile.peak_gflops:
             unprobed.add(key)
     succeeded: dict[tuple[str, ...], tuple[Any, str]] = {}
     failed: dict[tuple[str, ...], tuple[Any, str]] = {}
-    query = select(schema.measurements, w.flops, w.dtype, w.spec.label("workload"), c.algorithm)
+    query = select(schema.measurements, w.flops, w.bytes, w.dtype, w.spec.label("workload"), c.algorithm)
     query = query.join_from(schema.measurements, schema.workloads, w.key == m.workload_key, isouter=True)
     for row in store.stream(query.join(schema.configs, c.key == m.config_key, isouter=True))[1]:
         parts = (
@@ -134,11 +139,16 @@ def _measurements(store: SqlStore) -> Iterator[Finding]:
         bad = _bad_figure(row, ok)
         if bad:
             figures.add(f"{row.uid}: {bad}")
-        peak = peaks.get(row.hardware_key, {}).get(row.dtype)
-        if ok and not bad and peak and row.flops and row.flops / row.median_ns > PEAK_MARGIN * peak:
-            where = effective if row.algorithm in OTHER_ARITHMETIC else rates
-            rate = row.flops / row.median_ns
-            where.add(f"{row.workload} by {row.algorithm}: {rate:.0f} GFLOP/s of {peak:.0f}")
+        if ok and not bad and row.workload is not None and row.hardware_key in machines:
+            other, profile = row.algorithm in OTHER_ARITHMETIC, machines[row.hardware_key]
+            peak, rate = profile.peak_gflops.get(row.dtype, math.inf), row.flops / row.median_ns
+            if rate > PEAK_MARGIN * peak:
+                where = effective if other else rates
+                where.add(f"{row.workload} by {row.algorithm}: {rate:.0f} GFLOP/s of {peak:.0f}")
+            roof, stream = profile.bandwidth_gbs or math.inf, row.bytes / row.median_ns
+            cached = row.bytes <= CACHES * max((cache.size_bytes for cache in profile.caches), default=0)
+            if stream > PEAK_MARGIN * roof and not cached and not other:
+                streams.add(f"{row.workload} by {row.algorithm}: {stream:.0f} GB/s of {roof:.0f}")
         if row.stage == Stage.FINAL.value:
             identity = (row.workload_key, row.hardware_key, row.environment_key, row.config_key)
             known = None not in (row.median_ns, row.baseline_median_ns, row.speedup, row.speedup_low)
@@ -146,7 +156,7 @@ def _measurements(store: SqlStore) -> Iterator[Finding]:
             age = (row.measured_at, row.uid)
             if age > newest.get(identity, age[:0]):
                 newest[identity] = age
-    yield from (uids, figures, rates, effective, unprobed)
+    yield from (uids, figures, rates, effective, streams, unprobed)
     expected = {key: age[1] for key, age in succeeded.items() if key not in failed or failed[key] < age}
     yield _decided(store, expected)
 
