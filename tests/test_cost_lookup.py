@@ -96,6 +96,14 @@ def test_what_was_measured_is_exact_all_the_same() -> None:
     assert autotune.lookup(NEW).origin is Origin.EXACT
 
 
+def test_figures_probed_after_training_change_no_answer() -> None:
+    here = hardware.detect()
+    probed = replace(here, peak_gflops={"f32": 1e6}, bandwidth_gbs=1e5)
+    before, after = (autotune.lookup(NEW, hw) for hw in (here, probed))
+    assert before.origin is Origin.PREDICTED
+    assert (before.config, before.expected_ns) == (after.config, after.expected_ns)
+
+
 def test_c1_another_dtype_gets_the_default_and_a_reason() -> None:
     for dtype in ("bf16", "f16", "f64"):
         answer = autotune.lookup(Linear(m=16, n=640, k=768, dtype=dtype))

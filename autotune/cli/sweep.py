@@ -14,6 +14,7 @@ from autotune import environment, hardware, registry, suites
 from autotune.cli.common import add_command, add_database, add_json, duration, need, print_json, print_table, seconds
 from autotune.cli.progress import observer
 from autotune.errors import InvalidInput
+from autotune.hardware import probe
 from autotune.types import BenchmarkSpec, Workload
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _executor(args: argparse.Namespace) -> Executor:
 
     runner = LocalRunner()
     runner.start()  # its imports overlap with ours
-    return LocalExecutor(runner, hardware.detect(), environment.current())
+    return LocalExecutor(runner, probe.cached(hardware.detect()), environment.current())
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 from autotune import environment, hardware, settings
 from autotune.cluster import wire
 from autotune.errors import Unavailable
+from autotune.hardware import probe
 from autotune.job import JobEnd, run_job
 from autotune.measure import Runner
 from autotune.measure.local import LocalRunner
@@ -47,7 +48,7 @@ class Worker:
     # what a subclass may change
 
     def describe(self) -> tuple[HardwareProfile, Environment]:
-        return hardware.detect(), environment.current()
+        return probe.cached(hardware.detect()), environment.current()
 
     def make_runner(self) -> Runner:
         return LocalRunner()

@@ -61,6 +61,7 @@ def predict(
     known = model.ops.get(workload.op)
     if known is None:
         return Prediction(None, f"it was not trained on {workload.op}")
+    hardware = known.as_trained(hardware)
     nearest, gap = _nearest(known, view(workload))
     reason = _out_of_range(known, workload, hardware, environment_key, gap)
     spec = nearest.spec if nearest is not None else ""

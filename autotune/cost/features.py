@@ -27,7 +27,7 @@ import numpy.typing as npt
 from autotune.cost.views import View, view
 from autotune.types import Config, HardwareProfile, Workload
 
-VERSION = 1
+VERSION = 2
 """Of the meaning of the features. A model made for another one is refused."""
 
 Array = npt.NDArray[np.float32]

@@ -15,7 +15,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -29,6 +29,7 @@ from autotune.cost.trees import Trees
 from autotune.cost.ubjson import Malformed
 from autotune.cost.views import View, place, view
 from autotune.errors import Incompatible, Unavailable
+from autotune.hardware import probe
 from autotune.types import Config, HardwareProfile, Workload
 
 MAGIC = b"autotune cost model\n"
@@ -117,10 +118,22 @@ class OpModel:
         numbers = [n for c in self.calibrations.values() for n in c.residuals]
         numbers += [n for pair in self.head["ranges"].values() for n in pair]
         numbers += [self.head[name] for name in ("threshold", "reach", "usable_from", "floor")]
+        self._figures = {
+            str(key): ({str(name): float(peak) for name, peak in f["peak_gflops"].items()}, float(f["bandwidth_gbs"]))
+            for key, f in self.head["figures"].items()
+        }
+        numbers += [n for peaks, bandwidth in self._figures.values() for n in (*peaks.values(), bandwidth)]
         if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
             raise ValueError("figures that are no numbers")
         if not self.members or any(not c.residuals or c.shapes < 1 for c in self.calibrations.values()):
             raise ValueError("no trees, or no calibration")
+
+    def as_trained(self, hardware: HardwareProfile) -> HardwareProfile:
+        """The profile with the measured figures it had in training; of another machine, with those probed here."""
+        if hardware.key not in self._figures:
+            return probe.cached(hardware)
+        peaks, bandwidth = self._figures[hardware.key]
+        return replace(hardware, peak_gflops=peaks, bandwidth_gbs=bandwidth)
 
     def predict(self, workload: Workload, hardware: HardwareProfile, table: Table) -> tuple[Floats, Floats]:
         """(mean, size of the error to expect) of log(time / default's) per config."""

@@ -29,10 +29,12 @@ def probes(model: Model, workloads: Sequence[Workload], hardware: HardwareProfil
     """Up to `count` probes, the highest disagreement first; workloads of ops the model does not know are passed
     over."""
     found: list[Probe] = []
+    machine = hardware
     for workload in dict.fromkeys(workloads):
         known = model.ops.get(workload.op)
         if known is None or workload.is_empty:
             continue
+        hardware = known.as_trained(machine)
         configs = Chooser(known, workload, hardware, float("inf")).candidates()
         if not configs:
             continue

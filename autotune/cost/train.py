@@ -117,6 +117,10 @@ def _head(rows: Rows, dataset: Dataset, options: Options) -> dict[str, Any]:
     return {
         "ranges": {name: [float(np.min(column)), float(np.max(column))] for name, column in columns.items()},
         "hardware": sorted({g.hardware.key: g.hardware.name for g in groups}.items()),
+        "figures": {  # measured ones: a machine is to look at lookup as it looked in training
+            g.hardware.key: {"peak_gflops": dict(g.hardware.peak_gflops), "bandwidth_gbs": g.hardware.bandwidth_gbs}
+            for g in groups
+        },
         "arches": sorted({g.hardware.arch for g in groups}),
         "environments": sorted({g.environment_key for g in groups}),
         "revisions": {name: dataset.revisions[name] for name in rows.features.categories["algorithm"]},
