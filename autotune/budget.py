@@ -1,9 +1,14 @@
-"""One time budget for many workloads: the next slice goes where it is expected to save most of the model's time.
+"""One time budget for many workloads: each gets the seconds that are expected to save most of the model's time there.
 
-A second spent on a workload is worth count × time × expected gain of searching it a second longer. The gain is that
-of a learning curve, log speed-up = A·t/(t + B) after t trials, averaged with what the last trials of this very
-workload gained: a search that keeps finding something is continued, one that has stalled yields to others. Pure
-functions of what is known; whoever runs the jobs holds the state.
+A workload that runs `count` times a pass and takes `default_ns` untuned is expected to lose, by a search of t trials,
+
+    s(t) = 1 - exp(-g(t))    of its time,    g(t) = EASY + HARD·t / (t + HALF_WAY)    for t >= 1
+
+EASY: what the authors' suggestions and the winners of similar workloads reach at once; HARD: what searching adds.
+Setting a workload up and deciding costs seconds besides. The sum of the savings is largest where no second could be
+moved for gain, that is, where each workload's marginal saving per second is one λ (Everett, Operations Research 11(3),
+1963, on Lagrange multipliers for allocation): a λ is sought by bisection at which the seconds add up to the budget.
+A workload that is not worth being set up at that price gets none.
 """
 
 from __future__ import annotations
@@ -12,86 +17,83 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-USUAL_GAIN = 0.5
-"""A: log speed-up that long searches reach, over the sweeps of README.md."""
+EASY, HARD, HALF_WAY = 0.56, 0.30, 16.0
+"""Mean log speed-up over the sweeps of the shipped suites of convolutions, after 1 trial and from there on."""
 
-HALF_WAY = 16
-"""B: trials after which half of it is usually reached."""
-
-RECENT = 12
-"""Trials over which a workload's own progress is measured."""
-
-SECONDS_PER_TRIAL = 0.5
-"""Assumed until a workload's own trials tell."""
+LEAST_TRIALS = 4
+MOST_TRIALS = 64
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What is known of one workload's search.
-
-    `count`: how often the model runs it. `default_ns`: what a run takes untuned, 0 where not known yet. `bests`: the
-    best speed-up (at least 1) after each trial so far. `spent_s`: seconds those trials took. `exhausted`: nothing is
-    left to try.
-    """
+class Job:
+    """A workload that is to be tuned: how often the model runs it, and what a run takes untuned, in ns."""
 
     count: int
     default_ns: float
-    bests: tuple[float, ...] = ()
-    spent_s: float = 0.0
-    exhausted: bool = False
 
     @property
-    def trials(self) -> int:
-        return len(self.bests)
+    def fixed_s(self) -> float:
+        """Seconds for operands, references and the decision; as measured."""
+        return 1.2 + min(11.0, 0.48e-6 * self.default_ns)
 
     @property
-    def best(self) -> float:
-        return max(1.0, self.bests[-1]) if self.bests else 1.0
+    def trial_s(self) -> float:
+        """Seconds for building, checking and screening one config; as measured."""
+        return 0.2 + 0.03e-6 * self.default_ns
 
-    @property
-    def share_ns(self) -> float:
-        """What the model spends in this workload now, each pass."""
-        return self.count * self.default_ns / self.best
+    def seconds(self, trials: float) -> float:
+        return self.fixed_s + self.trial_s * trials if trials else 0.0
 
-    @property
-    def seconds_per_trial(self) -> float:
-        return self.spent_s / self.trials if self.trials and self.spent_s > 0 else SECONDS_PER_TRIAL
-
-
-def expected_gain(progress: Progress) -> float:
-    """Log speed-up that the next trial is expected to add."""
-    if progress.exhausted:
-        return 0.0
-    trials = progress.trials
-    usual = USUAL_GAIN * HALF_WAY / (trials + HALF_WAY) ** 2
-    if trials < RECENT:
-        return usual
-    before = max(1.0, progress.bests[-RECENT - 1]) if trials > RECENT else 1.0
-    own = max(0.0, math.log(progress.best / before)) / RECENT
-    return (usual + own) / 2
+    def saved_ns(self, trials: float) -> float:
+        """What a pass of the model is expected to take less after that many trials."""
+        if not trials:
+            return 0.0
+        return self.count * self.default_ns * -math.expm1(-EASY - HARD * trials / (trials + HALF_WAY))
 
 
-def worth(progress: Progress) -> float:
-    """Nanoseconds per pass of the model that a second of searching is expected to save."""
-    return progress.share_ns * expected_gain(progress) / progress.seconds_per_trial
+def evenly(jobs: Sequence[Job], left_s: float) -> list[float]:
+    """Seconds per job: the same for each."""
+    return [left_s / len(jobs)] * len(jobs)
 
 
-def next_job(jobs: Sequence[Progress]) -> int | None:
-    """Which job gets the next slice: first one whose time is not known yet, then the one that is worth most.
+def by_gain(jobs: Sequence[Job], left_s: float) -> list[float]:
+    """Seconds per job; together `left_s`, or less where nothing more is to be gained."""
+    trials = [_best_trials(job, 0.0) for job in jobs]
+    if left_s <= 0:
+        return [0.0] * len(jobs)
+    if _total(jobs, trials) > left_s:
+        low, high = 0.0, max(job.count * job.default_ns for job in jobs) + 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            trials = [_best_trials(job, middle) for job in jobs]
+            low, high = (middle, high) if _total(jobs, trials) > left_s else (low, middle)
+        trials = [_best_trials(job, high) for job in jobs]
+    shares = [job.seconds(t) for job, t in zip(jobs, trials, strict=True)]
+    rest = left_s - sum(shares)
+    served = [i for i, share in enumerate(shares) if share]
+    if not served:  # less than one workload's set-up: the best one may try what it can
+        best = max(range(len(jobs)), key=lambda i: jobs[i].saved_ns(1) / jobs[i].seconds(1))
+        shares[best] = left_s
+    for i in served:  # what λ's steps leave over
+        shares[i] += rest * shares[i] / (left_s - rest)
+    return shares
 
-    None where nothing is left to gain. Ties go to the first, so the order is reproducible.
+
+def _total(jobs: Sequence[Job], trials: Sequence[float]) -> float:
+    return sum(job.seconds(t) for job, t in zip(jobs, trials, strict=True))
+
+
+def _best_trials(job: Job, price: float) -> float:
+    """The number of trials at which savings less `price` (ns per second) times seconds are largest; 0 for none.
+
+    Savings are concave in the trials, so a ternary search finds it.
     """
-    for index, job in enumerate(jobs):
-        if job.default_ns <= 0 and not job.exhausted:
-            return index
-    best = max(range(len(jobs)), key=lambda index: worth(jobs[index]), default=None)
-    return best if best is not None and worth(jobs[best]) > 0 else None
 
+    def profit(trials: float) -> float:
+        return job.saved_ns(trials) - price * job.seconds(trials)
 
-def slice_s(jobs: Sequence[Progress], chosen: int, left_s: float, batch: int) -> float:
-    """Seconds for the next slice: two batches, or more where few slices fit, never more than is left.
-
-    Slices are short, so that a search that stalls is left soon, and not shorter than a batch, which is never
-    broken off.
-    """
-    return max(0.0, min(left_s, 2 * batch * jobs[chosen].seconds_per_trial))
+    low, high = float(LEAST_TRIALS), float(MOST_TRIALS)
+    for _ in range(40):
+        third = (high - low) / 3
+        low, high = (low + third, high) if profit(low + third) < profit(high - third) else (low, high - third)
+    return low if profit(low) > 0 else 0.0

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import log2
 
 from autotune import decide, registry
+from autotune.budget import Job, by_gain
 from autotune.cluster import Event as Happened
 from autotune.cluster import Executor, Kind
 from autotune.job import JobEnd, JobOrder, Limits
 from autotune.store import JobKey, Store
 from autotune.types import BenchmarkSpec, Choice, Config, TuningRecord, Workload
+from autotune.wishes import roofline_ns
 
 NEIGHBOURS = 3
 """Nearby workloads whose winners are tried first."""
@@ -82,11 +85,17 @@ class Sweep:
     again: bool = False  # decide finished jobs anew, searching further
     observe: Callable[[Event], None] = lambda _: None
     wanted: frozenset[str] = frozenset()
+    allot: Callable[[Sequence[Job], float], list[float]] = by_gain
 
-    def run(self, workloads: Iterable[Workload], budget_s: float | None = None) -> SweepReport:
-        """Tunes each workload once for each kind of machine there is. With a budget, what is left of it is shared
-        evenly among the jobs left."""
-        return _Run(self, list(dict.fromkeys(workloads)), budget_s).run()
+    def run(
+        self, workloads: Iterable[Workload], budget_s: float | None = None, counts: Mapping[Workload, int] | None = None
+    ) -> SweepReport:
+        """Tunes each workload once for each kind of machine there is.
+
+        With a budget, before each job `allot` shares what is left among the jobs left (see budget.py), and jobs that
+        are worth most come first. `counts`: how often the model runs each workload, once where not said.
+        """
+        return _Run(self, list(dict.fromkeys(workloads)), budget_s, counts or {}).run()
 
 
 @dataclass
@@ -96,22 +105,32 @@ class _Waiting:
     number: int
     workload: Workload
     kind: Kind
+    worth: Job  # to the model
     losses: int = 0
 
 
 class _Run:
     """One sweep's state."""
 
-    def __init__(self, sweep: Sweep, workloads: list[Workload], budget_s: float | None) -> None:
+    def __init__(
+        self, sweep: Sweep, workloads: list[Workload], budget_s: float | None, counts: Mapping[Workload, int]
+    ) -> None:
         self.sweep, self.budget_s = sweep, budget_s
         self.begin = time.monotonic()
-        kinds = dict.fromkeys(
-            node.kind for node in sweep.executor.nodes() if not sweep.wanted or node.hardware.key in sweep.wanted
-        )
-        pairs = [(workload, kind) for workload in workloads for kind in kinds]
-        self.waiting = deque(_Waiting(number, *pair) for number, pair in enumerate(pairs))
+        machines = {
+            node.kind: node.hardware
+            for node in sweep.executor.nodes()
+            if not sweep.wanted or node.hardware.key in sweep.wanted
+        }
+        jobs = [
+            _Waiting(number, workload, kind, Job(counts.get(workload, 1), roofline_ns(workload, machines[kind])))
+            for number, (workload, kind) in enumerate(product(workloads, machines))
+        ]
+        if budget_s is not None:
+            jobs.sort(key=self._first)
+        self.waiting = deque(jobs)
         self.running: dict[int, _Waiting] = {}
-        self.jobs = len(self.waiting)
+        self.jobs = len(jobs)
         self.results: dict[int, JobResult] = {}
         self.orphaned: dict[Kind, float] = {}  # kinds without a node, and since when
 
@@ -160,20 +179,28 @@ class _Run:
             job.workload,
             sweep.spec,
             sweep.limits,
-            self._seconds(),
+            self._seconds(job),
             sweep.again,
             tuple(sweep.store.records(*identity)),
             tuple(self._neighbours(job)),
             tuple((space_key, report.trials) for space_key, report in finished.items()),
         )
 
-    def _seconds(self) -> float:
-        """A job's share of what is left of the budget; nodes that work at once share it again."""
+    def _first(self, job: _Waiting) -> tuple[bool, float]:
+        """Jobs that were finished before end at once, and what they would have taken is left to the others."""
+        finished = self.sweep.store.finished_jobs(job.workload.key, job.kind.hardware_key, job.kind.environment_key)
+        return not finished, -job.worth.count * job.worth.default_ns
+
+    def _seconds(self, job: _Waiting) -> float:
+        """The job's share of what is left of the budget; nodes of one kind work at once."""
+        most = self.sweep.limits.job_seconds
         if self.budget_s is None:
-            return self.sweep.limits.job_seconds
+            return most
         left = self.budget_s - (time.monotonic() - self.begin)
-        rounds = max(1.0, len(self.waiting) / max(1, len(self.sweep.executor.nodes())))
-        return min(self.sweep.limits.job_seconds, left / rounds)
+        nodes = sum(node.kind == job.kind for node in self.sweep.executor.nodes())
+        rivals = [other for other in self.waiting if other.kind == job.kind]
+        shares = self.sweep.allot([other.worth for other in rivals], left * max(1, nodes))
+        return min(most, left, shares[rivals.index(job)])
 
     def _neighbours(self, job: _Waiting) -> list[Config]:
         """Winners of the most similar workloads of this op on this kind of machine, nearest first."""

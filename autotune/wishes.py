@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autotune.store import Store, Wish
-    from autotune.types import HardwareProfile
+    from autotune.types import HardwareProfile, Workload
 
 MOST_NOTES = 10_000
 """Lines a process appends at most, and about as many as a file may hold: a queue, not a log."""
@@ -130,17 +130,20 @@ def _united(found: Iterable[Wish]) -> list[Wish]:
 def by_gain(store: Store, wishes: Iterable[Wish], profile: HardwareProfile) -> list[tuple[float, Wish]]:
     """Wishes and the seconds that granting each is expected to save, the largest first.
 
-    gain = asked · weight · t · (1 - 1/s): t is the default's time by the roofline, max(flops/peak, bytes/bandwidth)
-    with the profile's measured figures; s is the geometric mean of what tuning has gained for that op on that machine.
+    gain = asked · weight · t · (1 - 1/s): t is the default's time by the roofline; s is the geometric mean of what
+    tuning has gained for that op on that machine.
     """
     gains = store.gains(profile.key)
-    peak = max(profile.peak_gflops.values(), default=FALLBACK_GFLOPS)
-    bandwidth = profile.bandwidth_gbs or FALLBACK_GBS
     found = []
     for wish in wishes:
-        work = wish.workload
-        seconds = max(work.flops / (peak * 1e9), work.bytes / (bandwidth * 1e9))
-        gain = 1 - 1 / max(gains.get(work.op, PRIOR_SPEEDUP), 1.0)
+        seconds = roofline_ns(wish.workload, profile) / 1e9
+        gain = 1 - 1 / max(gains.get(wish.workload.op, PRIOR_SPEEDUP), 1.0)
         found.append((wish.asked * wish.weight * seconds * gain, wish))
     found.sort(key=lambda item: (-item[0], item[1].workload.key))
     return found
+
+
+def roofline_ns(workload: Workload, profile: HardwareProfile) -> float:
+    """max(flops / peak, bytes / bandwidth) with the profile's measured figures, or usual ones of a small machine."""
+    peak = float(max(profile.peak_gflops.values(), default=FALLBACK_GFLOPS))  # GFLOP/s are flops per ns
+    return max(workload.flops / peak, workload.bytes / (profile.bandwidth_gbs or FALLBACK_GBS))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune import environment, hardware, registry
+from autotune.budget import Job
 from autotune.cluster.local import LocalExecutor
 from autotune.errors import Unavailable
 from autotune.job import Limits
@@ -243,6 +244,29 @@ def test_a_spent_budget_postpones_what_is_left(store: SqlStore) -> None:
     results = run.run([scale(), scale(65)], budget_s=1e-9).jobs
     assert [r.state for r in results] == ["postponed"] * 2
     assert runner.asked == []
+
+
+def test_a_budget_goes_first_to_what_the_model_spends_most_in(store: SqlStore) -> None:
+    run, runner = sweep(store, by_speed({}))
+    small, large, often, known = scale(1 << 8), scale(1 << 16), scale(1 << 12), scale(1 << 4)
+    run.run([known])
+    runner.asked.clear()
+    results = run.run([small, large, often, known], budget_s=60.0, counts={often: 64}).jobs
+    assert [r.workload for r in results] == [small, large, often, known], "reported in the caller's order"
+    assert list(dict.fromkeys(spec for spec, _, _ in runner.asked)) == [often.spec, large.spec, small.spec]
+
+
+def test_a_budget_is_shared_anew_before_each_job(store: SqlStore) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def allot(jobs: Sequence[Job], left_s: float) -> list[float]:
+        seen.append((len(jobs), left_s))
+        return [left_s / len(jobs)] * len(jobs)
+
+    run, _ = sweep(store, by_speed({}), allot=allot)
+    run.run([scale(64), scale(65), scale(66)], budget_s=30.0)
+    assert [count for count, _ in seen] == [3, 2, 1]
+    assert 30.0 >= seen[0][1] > seen[1][1] > seen[2][1] > 0
 
 
 def test_a_workload_that_cannot_be_set_up_does_not_end_the_sweep(store: SqlStore) -> None:

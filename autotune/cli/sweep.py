@@ -58,7 +58,11 @@ def add(commands: Any) -> None:
         metavar="N",
         help="the N workloads of the queue (20) that promise the largest gain; see `autotune enqueue`",
     )
-    parser.add_argument("--budget", metavar="TIME", help="time for all of it, such as 90s, 5m or 1h")
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="time for all of it, such as 90s, 5m or 1h; it goes where the models would gain most",
+    )
     parser.add_argument("--trials", type=int, default=None, metavar="N", help="configs screened per workload, at most")
     parser.add_argument("--again", action="store_true", help="decide finished workloads anew, on fresh measurements")
     parser.add_argument(
@@ -84,7 +88,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    workloads = _workloads(args)
+    counts = _workloads(args)
     budget = None if args.budget is None else seconds(args.budget)
     if args.trials is not None and args.trials < 1:
         raise InvalidInput("--trials must be at least 1")
@@ -106,14 +110,15 @@ def run(args: argparse.Namespace) -> int:
         store = stack.enter_context(PatientStore(lambda: open_store(database), say=say))
         wanted = _wanted(executor.nodes(), args.hardware)
         taken = _take_wishes(store, wanted, args.wishes)
-        workloads += [wish.workload for wish in taken]
-        if not workloads:
+        for wish in taken:
+            counts[wish.workload] = counts.get(wish.workload, 0) + max(1, round(wish.asked * wish.weight))
+        if not counts:
             print("nobody wishes for anything: see `autotune enqueue`")
             return 0
         observe = stack.enter_context(observer(args.json))
         keys = frozenset(node.hardware.key for node in wanted)
         sweep = Sweep(store, executor, _spec(args), _limits(args), args.again, observe, keys)
-        report = sweep.run(workloads, budget)
+        report = sweep.run(counts, budget, counts)
         decided = {job.workload for job in report.jobs if job.state in ("tuned", "known") and not job.reason}
         for wish in taken:
             if wish.workload in decided:
@@ -204,10 +209,14 @@ def _print_report(report: SweepReport, as_json: bool) -> None:
         print(f"{report.wall_s:.0f} s, {share:.0%} of it building, checking and timing candidates")
 
 
-def _workloads(args: argparse.Namespace) -> list[Workload]:
-    found = [workload for name in args.suite for workload in suites.load(name).workloads]
-    found += [workload for name in args.model for workload in _traced(name, args.json)]
-    found += [registry.parse_workload(spec) for spec in args.workload]
+def _workloads(args: argparse.Namespace) -> dict[Workload, int]:
+    """What to tune, and how often the models together run it."""
+    found: dict[Workload, int] = {}
+    layers = [(layer.workload, layer.count) for name in args.suite for layer in suites.load(name).layers]
+    layers += [layer for name in args.model for layer in _traced(name, args.json)]
+    layers += [(registry.parse_workload(spec), 1) for spec in args.workload]
+    for workload, count in layers:
+        found[workload] = found.get(workload, 0) + count
     if not found and args.wishes is None:
         names = ",".join(suites.names())
         raise InvalidInput(
@@ -218,8 +227,8 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
     return found
 
 
-def _traced(name: str, quiet: bool) -> list[Workload]:
-    """The distinct workloads of the user's model; how often each runs is printed unless JSON is asked for."""
+def _traced(name: str, quiet: bool) -> list[tuple[Workload, int]]:
+    """The distinct workloads of the user's model with how often each runs; printed, too, unless JSON is asked for."""
     need("torch", "tune")
     from autotune import trace
 
@@ -227,4 +236,4 @@ def _traced(name: str, quiet: bool) -> list[Workload]:
     if not quiet:
         rows = [(layer.name, layer.count, layer.workload.spec) for layer in layers]
         print_table(f"{name} runs", ("layer", "times", "workload"), rows)
-    return [layer.workload for layer in layers]
+    return [(layer.workload, layer.count) for layer in layers]
