@@ -37,6 +37,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 """Okabe and Ito's, which colour-blind readers tell apart; in order of the algorithms' names."""
 
 
+LARGEST = 4.0
+"""Speed-ups above this are drawn as this: a mark of its true size would cover its neighbours."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """One decided workload. `size`: geometric mean of the result's height and width; `channels`: of c and k."""
@@ -85,7 +89,7 @@ def draw(found: list[Mark], title: str, out: str) -> None:
         inside = [mark for mark in found if mark.panel == panel]
         for mark in sorted(inside, key=lambda mark: -mark.speedup):  # small marks above large ones
             axes.scatter(
-                mark.size, mark.channels, s=60 * mark.speedup**2, color=colours[mark.algorithm], alpha=0.75, lw=0.5,
+                mark.size, mark.channels, s=60 * min(mark.speedup, LARGEST) ** 2, color=colours[mark.algorithm], alpha=0.75, lw=0.5,
                 edgecolor="black",
             )  # fmt: skip
         axes.set(xlabel="side of the result, pixels", ylabel="√(channels in · channels out)")

@@ -14,6 +14,8 @@ def pyplot() -> Any:
     except ImportError:
         raise Unavailable("this needs matplotlib: pip install 'autotune[plot]'") from None
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
+    matplotlib.rcParams["svg.hashsalt"] = "autotune"  # the same figure is the same file
     from matplotlib import pyplot
 
     return pyplot
@@ -22,7 +24,7 @@ def pyplot() -> Any:
 def save(figure: Any, out: str) -> None:
     """Writes the figure; the file's suffix says how. Raises `InvalidInput` when that cannot be done."""
     try:
-        figure.savefig(out)
+        figure.savefig(out, metadata={"Date": None} if out.endswith(".svg") else None)
     except ValueError as error:  # a suffix that it does not know
         raise InvalidInput(f"{out} cannot be written: {str(error).splitlines()[0]}") from None
     except OSError as error:
