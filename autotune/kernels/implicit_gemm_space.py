@@ -32,15 +32,15 @@ def implicit_gemm_space(w: Conv2d, hardware: HardwareProfile, itemsize: int, thr
 
     def units(p: Params) -> int:
         """What the split axis is cut into."""
-        mr, nr = _pair(p["tile"])
+        mr, nr = pair(p["tile"])
         if p["split"] == "pixels":
             return planes * -(-pixels // (mr if channels_last else nr))
         return w.groups * -(-per_group // (nr if channels_last else mr))
 
     def fits_registers(p: Params) -> bool:
-        mr, nr = _pair(p["tile"])
+        mr, nr = pair(p["tile"])
         lanes = _number(p["vector"]) // itemsize
-        return nr % lanes == 0 and nr // lanes in VECTORS and _fits(mr, nr // lanes, isa)
+        return nr % lanes == 0 and nr // lanes in VECTORS and fits(mr, nr // lanes, isa)
 
     def one_thread_has_one_way(p: Params) -> bool:
         return p["threads"] != 1 or (p["split"] == "pixels" and p["chunks"] == 1)
@@ -50,7 +50,7 @@ def implicit_gemm_space(w: Conv2d, hardware: HardwareProfile, itemsize: int, thr
         return threads == 1 or threads * chunks <= units(p) or (chunks == 1 and p["split"] == "pixels")
 
     def blocks_hold_a_tile(p: Params) -> bool:
-        mr, nr = _pair(p["tile"])
+        mr, nr = pair(p["tile"])
         return p["nc"] == 0 or _number(p["nc"]) >= (mr if channels_last else nr)
 
     def pixel_blocks_matter(p: Params) -> bool:
@@ -64,7 +64,7 @@ def implicit_gemm_space(w: Conv2d, hardware: HardwareProfile, itemsize: int, thr
         pixel_blocks_matter,
     )
     parameters: dict[str, tuple[ParamValue, ...]] = {
-        "tile": tuple(sorted(set(_tiles(rows, columns, isa, itemsize)))),
+        "tile": tuple(sorted(set(tiles(rows, columns, isa, itemsize)))),
         "vector": isa.vector_bytes,
         "unroll": (1, 2, 4),
         "kc": (*_depth_blocks(w), 0),
@@ -75,13 +75,11 @@ def implicit_gemm_space(w: Conv2d, hardware: HardwareProfile, itemsize: int, thr
         "chunks": CHUNKS,
     }
     bare = SearchSpace(parameters, constraints)
-    ranked = sorted(
-        _tiles_and_widths(bare, itemsize), key=lambda item: _cost(rows, columns, item[0], item[1], itemsize)
-    )
+    ranked = sorted(_tiles_and_widths(bare, itemsize), key=lambda item: cost(rows, columns, item[0], item[1], itemsize))
     return SearchSpace(parameters, constraints, tuple(_seeds(bare, ranked)))
 
 
-def _fits(mr: int, vectors: int, isa: Isa) -> bool:
+def fits(mr: int, vectors: int, isa: Isa) -> bool:
     return mr * vectors + vectors + 1 <= isa.registers
 
 
@@ -96,7 +94,7 @@ def _depth_blocks(w: Conv2d) -> Iterator[int]:
             yield block
 
 
-def _tiles(rows: int, columns: int, isa: Isa, itemsize: int) -> Iterator[tuple[int, int]]:
+def tiles(rows: int, columns: int, isa: Isa, itemsize: int) -> Iterator[tuple[int, int]]:
     """(MR, NR) that fit the registers at some width, no larger than the matrix, and hide the latency of their sums."""
     for width in isa.vector_bytes:
         lanes = width // itemsize
@@ -105,7 +103,7 @@ def _tiles(rows: int, columns: int, isa: Isa, itemsize: int) -> Iterator[tuple[i
             for vectors in VECTORS:
                 within = (mr <= max(rows, 1)) and vectors <= most_vectors
                 largest = mr == max(rows, 1) or vectors == most_vectors  # nothing larger to hide it with
-                if within and _fits(mr, vectors, isa) and (mr * vectors >= 8 or largest):
+                if within and fits(mr, vectors, isa) and (mr * vectors >= 8 or largest):
                     yield mr, vectors * lanes
 
 
@@ -114,10 +112,10 @@ def _tiles_and_widths(space: SearchSpace, itemsize: int) -> Iterator[tuple[tuple
         for width in space.parameters["vector"]:
             probe = {**_plain(space), "tile": tile, "vector": width}
             if space.valid(probe):
-                yield _pair(tile), _number(width)
+                yield pair(tile), _number(width)
 
 
-def _cost(rows: int, columns: int, tile: tuple[int, int], width: int, itemsize: int) -> tuple[float, int]:
+def cost(rows: int, columns: int, tile: tuple[int, int], width: int, itemsize: int) -> tuple[float, int]:
     """Relative time of a product: multiplications, padding included, and loads that do not hide behind them."""
     mr, nr = tile
     lanes = width // itemsize
@@ -164,7 +162,7 @@ def _seeds(space: SearchSpace, ranked: list[tuple[tuple[int, int], int]]) -> lis
     return [seed for index, seed in enumerate(seeds) if seed not in seeds[:index]]
 
 
-def _pair(value: ParamValue) -> tuple[int, int]:
+def pair(value: ParamValue) -> tuple[int, int]:
     assert isinstance(value, tuple)
     first, second = value
     return _number(first), _number(second)
