@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SOURCE = paths.package_file("kernels", "cpp", "direct.cpp")
 BLOCKS = (1, 2, 4, 8)
 CHUNKS = (1, 2, 4, 8)
-MOST_CHANNELS = 16
+MOST_CHANNELS = 64
 """Per group. Beyond, a patch is copied once and used by many tiles, and implicit GEMM is as fast or faster."""
 
 
