@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError, Incompatible, InvalidInput, Unavailable
     from autotune.hardware import detect
     from autotune.online import lookup, refresh
+    from autotune.ops.attention import Attention
     from autotune.ops.conv2d import Conv2d
+    from autotune.ops.embedding_bag import EmbeddingBag
     from autotune.ops.gemm import Gemm
     from autotune.ops.linear import Linear
     from autotune.registry import parse_workload
@@ -27,6 +29,8 @@ _HOMES = {
     "Linear": "autotune.ops.linear",
     "Gemm": "autotune.ops.gemm",
     "Conv2d": "autotune.ops.conv2d",
+    "Attention": "autotune.ops.attention",
+    "EmbeddingBag": "autotune.ops.embedding_bag",
     "parse_workload": "autotune.registry",
     "detect": "autotune.hardware",
     "AutotuneError": "autotune.errors",
@@ -43,9 +47,11 @@ _HOMES = {
 
 __all__ = [
     "Answer",
+    "Attention",
     "AutotuneError",
     "Config",
     "Conv2d",
+    "EmbeddingBag",
     "Gemm",
     "HardwareProfile",
     "Incompatible",

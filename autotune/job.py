@@ -38,6 +38,9 @@ SEARCH_SHARE = 0.6
 ATTEMPTS = 2
 """A decision measured while something else used the machine is measured once more."""
 
+OPERAND_SHARE = 0.75
+"""Part of the memory that operands may take; the rest is for the framework, references and results."""
+
 CONTENDED = "something else was using the machine: run again when it is quiet"
 
 IMPROVEMENT = 1.01
@@ -84,7 +87,8 @@ class Batch:
 class JobEnd:
     """How a job ended. `space_key` is set when the job is done and need not run again."""
 
-    state: str  # "tuned", "known" (finished before), "empty" (nothing to compute), "failed", "postponed" (no time left)
+    state: str  # "tuned", "known" (finished before), "empty" (nothing to compute), "refused" (too large), "failed",
+    # "postponed" (no time left)
     trials: int = 0
     failures: int = 0
     seconds: float = 0.0
@@ -106,6 +110,9 @@ def run_job(
     """Tunes one workload: yields batches of records, returns how it ended."""
     if order.workload.is_empty:
         return JobEnd("empty", reason="there is nothing to compute: the default is used")
+    lacking = _lacking_memory(order.workload, hardware)
+    if lacking:
+        return JobEnd("refused", reason=lacking)
     begin = time.monotonic()
     candidates = candidates_of(order.workload, hardware)
     finished = dict(order.finished).get(candidates.key)
@@ -122,6 +129,15 @@ def run_job(
     else:
         state, reason, space_key = "tuned", "" if quiet else CONTENDED, candidates.key if quiet else ""
     return JobEnd(state, len(search.screened), search.failures, time.monotonic() - begin, reason, space_key)
+
+
+def _lacking_memory(workload: Workload, hardware: HardwareProfile) -> str:
+    """Why the machine cannot hold the operands, in one sentence; "" when it can."""
+    needed, there = workload.operand_bytes, hardware.memory_bytes
+    if not there or needed <= OPERAND_SHARE * there:
+        return ""
+    gib = f"{needed / 2**30:.1f} GiB, more than {OPERAND_SHARE:.0%} of the {there / 2**30:.1f} GiB there are"
+    return f"its operands take {gib}: the default is used"
 
 
 class _Search:

@@ -31,6 +31,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "linear": "autotune.ops.linear:LinearOp",
         "gemm": "autotune.ops.gemm:GemmOp",
         "conv2d": "autotune.ops.conv2d:Conv2dOp",
+        "attention": "autotune.ops.attention:AttentionOp",
+        "embedding_bag": "autotune.ops.embedding_bag:EmbeddingBagOp",
     },
     "algorithms": {
         "torch": "autotune.kernels.framework:Framework",
@@ -48,6 +50,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "implicit_gemm": "autotune.kernels.implicit_gemm:ImplicitGemm",
         "depthwise": "autotune.kernels.depthwise:Depthwise",
         "direct": "autotune.kernels.direct:Direct",
+        "sdpa": "autotune.kernels.sdpa:Sdpa",
+        "matmul_attention": "autotune.kernels.matmul_attention:MatmulAttention",
+        "stream_kv": "autotune.kernels.stream_kv:StreamKv",
+        "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
+        "fused_bag": "autotune.kernels.fused_bag:FusedBag",
     },
 }
 

@@ -158,6 +158,11 @@ class Workload(Noun, _Traits):
         raise NotImplementedError("each op states its bytes")
 
     @property
+    def operand_bytes(self) -> int:
+        """Memory that operands and result take: `bytes`, unless a call reads only a part of an operand."""
+        return self.bytes
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute, hence nothing to tune."""
         return self.flops == 0

@@ -89,9 +89,14 @@ def draw(found: list[Mark], title: str, out: str) -> None:
         inside = [mark for mark in found if mark.panel == panel]
         for mark in sorted(inside, key=lambda mark: -mark.speedup):  # small marks above large ones
             axes.scatter(
-                mark.size, mark.channels, s=60 * min(mark.speedup, LARGEST) ** 2, color=colours[mark.algorithm], alpha=0.75, lw=0.5,
+                mark.size,
+                mark.channels,
+                s=60 * min(mark.speedup, LARGEST) ** 2,
+                color=colours[mark.algorithm],
+                alpha=0.75,
+                lw=0.5,
                 edgecolor="black",
-            )  # fmt: skip
+            )
         axes.set(xlabel="side of the result, pixels", ylabel="√(channels in · channels out)")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

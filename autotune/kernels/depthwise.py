@@ -7,9 +7,9 @@ from functools import cache
 
 from autotune import paths
 from autotune.kernels import Algorithm, Built, Constants, compiler
-from autotune.kernels.native import REALS, native_isa, parallel_threads
+from autotune.kernels.native import REALS, native_isa, number, parallel_threads
 from autotune.kernels.operands import weight_and_bias
-from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number, unsupported
+from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, unsupported
 from autotune.ops.conv2d import Conv2d, conv
 from autotune.space import SearchSpace
 

@@ -8,9 +8,9 @@ from functools import cache
 from autotune import paths
 from autotune.kernels import Algorithm, Built, Constants, compiler
 from autotune.kernels.implicit_gemm_space import cost, fits, pair, tiles
-from autotune.kernels.native import REALS, native_isa, parallel_threads
+from autotune.kernels.native import REALS, native_isa, number, parallel_threads
 from autotune.kernels.operands import weight_and_bias
-from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, number, unsupported
+from autotune.kernels.own_conv import ACTIVATION_CODES, kernel, load, unsupported
 from autotune.ops.conv2d import Conv2d, conv
 from autotune.space import SearchSpace
 
@@ -126,9 +126,10 @@ def _revision() -> str:
 def _seeds(space: SearchSpace, rows: int, columns: int, itemsize: int, threads: int) -> list[dict[str, ParamValue]]:
     """The tiles that waste least, with blocks of a few rows."""
     found = [
-        (tile, number({"vector": vector}, "vector"))
+        (tile, vector)
         for tile in space.parameters["tile"]
         for vector in space.parameters["vector"]
+        if isinstance(vector, int)
     ]
     ranked = sorted(found, key=lambda item: cost(rows, columns, pair(item[0]), item[1], itemsize))
     seeds: list[dict[str, ParamValue]] = []

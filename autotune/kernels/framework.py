@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune import registry
 from autotune.kernels import Algorithm, Built, framework_conv, thread_counts
 from autotune.kernels.operands import weight_and_bias
 from autotune.kernels.threads import limited
@@ -23,7 +24,7 @@ AS_GIVEN = "as_given"
 
 
 class Framework(Algorithm):
-    """`F.linear` followed by the activation, `a @ b`, and `F.conv2d` followed by residual and activation.
+    """`F.linear` followed by the activation, `F.conv2d` followed by residual and activation, and `Op.plain` of others.
 
     Empty parameters are the default: the framework left alone. The space holds only what differs from it:
 
@@ -33,11 +34,11 @@ class Framework(Algorithm):
     """
 
     name = "torch"
-    ops = ("linear", "gemm", "conv2d")
+    ops = tuple(registry.BUILT_IN["ops"])
     kinds = ("cpu", "gpu")
 
     def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
-        if workload.dims()["dtype"] == "i8":
+        if workload.dims().get("dtype") == "i8":
             return "torch sums i8 products in i8, which overflows"
         return framework_conv.reads_past_the_image(workload, workload.layout) if isinstance(workload, Conv2d) else ""
 
@@ -67,12 +68,8 @@ class Framework(Algorithm):
         elif isinstance(workload, Conv2d):
             built = framework_conv.default(workload, constants)
         else:
-            built = Built(_matmul)
+            built = Built(registry.op(workload.op).plain(workload, dict(constants)))
         return Built(limited(built.call, threads), built.workspace_bytes)
-
-
-def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a @ b
 
 
 def _linear(workload: Linear, layout: ParamValue, constants: Constants) -> Built:

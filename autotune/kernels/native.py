@@ -8,10 +8,14 @@ from autotune.noun import Noun, noun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from autotune.space import Params
     from autotune.types import HardwareProfile
 
 REALS = {"f32": ("float", 4), "f64": ("double", 8)}
 """dtype → its C++ type, bytes."""
+
+ELEMENTS = {"f32": ("float", 0), "f64": ("double", 0), "bf16": ("float", 1), "f16": ("float", 2)}
+"""dtype → the C++ type that is computed with, and how elements lie in memory: ELEMENT of cpp/elements.hpp."""
 
 
 @noun
@@ -34,3 +38,18 @@ def native_isa(hardware: HardwareProfile) -> Isa:
 def parallel_threads(hardware: HardwareProfile) -> tuple[int, ...]:
     """All counts where torch runs on libgomp, whose pool the kernels borrow; otherwise the calling thread."""
     return thread_counts(hardware) if environment.current().threads == "gomp" else (1,)
+
+
+def elements(dtype: str, params: Params) -> dict[str, str | int]:
+    """The defines of cpp/elements.hpp and, for kernels without a register tile, cpp/tile.hpp. `vector`: bytes computed
+    with at once."""
+    real, element = ELEMENTS[dtype]
+    lanes = number(params, "vector") // (8 if real == "double" else 4)
+    return {"REAL": real, "ELEMENT": element, "LANES": lanes, "MR": 1, "NV": 1, "UNROLL": 1, "ACT": 0}
+
+
+def number(params: Params, name: str) -> int:
+    """An integer parameter."""
+    value = params[name]
+    assert isinstance(value, int)
+    return value

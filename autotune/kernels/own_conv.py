@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import torch
 
     from autotune.ops import Kernel
-    from autotune.space import Params
 
 ACTIVATION_CODES = {"none": 0, "relu": 1, "silu": 4, "relu6": 5, "hardswish": 6}
 """The enum Activation of cpp/tile.hpp."""
@@ -75,10 +74,3 @@ def unsupported(kernel: str, w: Conv2d) -> str:
     if w.dtype not in REALS:
         return f"the {kernel} kernel computes f32 and f64, not {w.dtype}"
     return ""
-
-
-def number(params: Params, name: str) -> int:
-    """An integer parameter."""
-    value = params[name]
-    assert isinstance(value, int)
-    return value

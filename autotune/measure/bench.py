@@ -5,6 +5,7 @@ Used by the worker process; candidates that crash take that process with them an
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,10 @@ class Bench:
         for index in range(CHECK_CASES):
             inputs = op.inputs(workload, seed + 1 + index)
             reference = op.reference(workload, self.constants, inputs)
-            self._cases.append(Case(inputs, reference, op.magnitude(workload, self.constants, inputs)))
+            magnitude, dtype = op.magnitude(workload, self.constants, inputs), op.result_dtype(workload, inputs)
+            self._cases.append(Case(inputs, reference, magnitude, dtype))
+        more = range(1, op.input_sets(workload))
+        self._sets = [self._cases[0].inputs, *(op.inputs(workload, seed + CHECK_CASES + n) for n in more)]
         self._baseline = self._build(op.default(workload)).call
 
     def measure(self, config: Config, stage: Stage) -> Measurement:
@@ -120,13 +124,24 @@ class Bench:
     def _time(self, kernel: Kernel, stage: Stage) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
         import torch
 
-        inputs, baseline = self._cases[0].inputs, self._baseline
         with torch.inference_mode():
             watch = ContentionWatch()
             pairs = time_pairs(
-                lambda: kernel(*inputs), lambda: baseline(*inputs), self.task.spec, stage, self.task.seed
-            )
+                self._in_turn(kernel, 0), self._in_turn(self._baseline, len(self._sets) // 2), self.task.spec, stage,
+                self.task.seed,
+            )  # fmt: skip
             return pairs.candidate, pairs.baseline, watch.contended(self.task.spec.tolerated_contention)
+
+    def _in_turn(self, kernel: Kernel, first: int) -> Callable[[], torch.Tensor]:
+        """Calls the kernel with one set of inputs after the other.
+
+        Candidate and default begin at opposite ends, so that neither finds in the caches what the other read just now.
+        """
+        if len(self._sets) == 1:
+            (inputs,) = self._sets
+            return lambda: kernel(*inputs)
+        turn = itertools.cycle((*self._sets[first:], *self._sets[:first])).__next__
+        return lambda: kernel(*turn())
 
 
 def _told(error: BaseException) -> str:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """Dynamic operands, the f64 reference, and the typical size of its elements (see `Op.magnitude`)."""
+    """Dynamic operands, the f64 reference, and the typical size of its elements (see `Op.magnitude`).
+
+    `dtype`: of the result; that of the first operand when None.
+    """
 
     inputs: tuple[torch.Tensor, ...]
     reference: torch.Tensor
     magnitude: float = 0.0
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,9 @@ def check(
             result = kernel(*inputs)
             if not all(same(old, new) for old, new in zip(before, inputs, strict=True)):
                 return Verdict(Status.WRONG_RESULT, "an input was overwritten", None)
-            if result.dtype != inputs[0].dtype:
-                return Verdict(Status.WRONG_RESULT, f"the result is {result.dtype}, not {inputs[0].dtype}", None)
+            wanted = case.dtype or inputs[0].dtype
+            if result.dtype != wanted:
+                return Verdict(Status.WRONG_RESULT, f"the result is {result.dtype}, not {wanted}", None)
             if result.shape != reference.shape:
                 wrong = f"the result has shape {list(result.shape)}, not {list(reference.shape)}"
                 return Verdict(Status.WRONG_RESULT, wrong, None)

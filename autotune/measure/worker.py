@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from autotune.measure import Task, wire
 from autotune.measure.bench import Bench
-from autotune.types import Stage
+from autotune.types import Stage, Workload
 
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD = -1
@@ -66,13 +66,18 @@ def limit_memory(task: Task) -> None:
 
         with open("/proc/self/statm", encoding="ascii") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        limit = mapped + 12 * task.workload.bytes + task.spec.memory_limit_bytes
+        limit = mapped + _room_bytes(task.workload) + task.spec.memory_limit_bytes
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (ImportError, OSError, ValueError):
         return  # not Linux: the timeout is the only guard
+
+
+def _room_bytes(workload: Workload) -> int:
+    """For the operands themselves, and what is made of those that a call reads: references in f64, copies."""
+    return workload.operand_bytes + 11 * workload.bytes
 
 
 def _take_stdout() -> IO[str]:

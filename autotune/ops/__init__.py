@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from autotune.errors import InvalidInput
+from autotune.errors import InvalidInput, Unavailable
 from autotune.types import Config, Workload
 
 TYPE_CHECKING = False
@@ -56,6 +56,22 @@ class Op(ABC):
         It keeps the error of few or mostly clipped elements from being measured against next to nothing.
         """
         return 0.0
+
+    def plain(self, workload: Workload, constants: dict[str, Any]) -> Kernel:
+        """The workload as a user of torch writes it: what the algorithm `torch` builds for this op.
+
+        It also stands in for tuned kernels, so it takes operands of any size, and autograd. An op whose default
+        is an algorithm of its own need not have it.
+        """
+        raise Unavailable(f"{self.name} does not say how torch computes it")
+
+    def input_sets(self, workload: Workload) -> int:
+        """How many different inputs timing takes in turn: 1 where the values do not matter for speed."""
+        return 1
+
+    def result_dtype(self, workload: Workload, inputs: tuple[torch.Tensor, ...]) -> torch.dtype:
+        """That of the first operand, unless the op says otherwise."""
+        return inputs[0].dtype
 
     def other_layouts(self, workload: Workload) -> tuple[Workload, ...]:
         """The same computation on operands stored in another way, where the caller could have them so."""

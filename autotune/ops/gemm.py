@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from autotune.ops import Kernel
+
 LAYOUTS = tuple(layout.value for layout in StrideClass)
 
 
@@ -89,6 +91,10 @@ class GemmOp(Op):
     ) -> float:
         a, b = inputs
         return typical_product(a, b, _gemm(workload).k)
+
+    def plain(self, workload: Workload, constants: dict[str, Any]) -> Kernel:
+        """`a @ b`."""
+        return lambda a, b: a @ b
 
     def check_constants(self, workload: Workload, constants: dict[str, Any]) -> None:
         if constants:
