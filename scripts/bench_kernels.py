@@ -135,6 +135,9 @@ def main() -> None:
     parser.add_argument("--max-m", type=int, help="only workloads with at most this many rows")
     parser.add_argument("--batch", type=int, help="only convolutions of this many images")
     parser.add_argument("--pairs", type=int, default=40, help="pairs per shape and option (default 40)")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer pairs of what is slow: 4 s each, hopeless ones 3 pairs"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per shape, and no summary")
     parser.add_argument("--summarise", nargs="+", metavar="FILE", help="measure nothing: sum up the lines of --json")
     args = parser.parse_args()
@@ -150,6 +153,9 @@ def measured(args: argparse.Namespace) -> Iterator[Line]:
     """Measures shape by shape and tells of each."""
     profile = hardware.detect()
     spec = replace(BenchmarkSpec(), final_pairs=args.pairs, max_final_pairs=args.pairs, final_budget_s=20.0)
+    stage = Stage.FINAL
+    if args.quick:
+        spec, stage = replace(spec, screen_pairs=args.pairs, screen_budget_s=4.0), Stage.SCREEN
     if not args.json:
         names = f"{'best torch':<9} {'':>5}"
         print(f"{'workload':<100} {'default':>9} {names} {'ours':>9} {'gain':>6} {'on best':>7}  config")
@@ -157,8 +163,8 @@ def measured(args: argparse.Namespace) -> Iterator[Line]:
         for workload in workloads(args.op, args.suite or list(suites.names()), args.max_m, args.batch):
             task = Task(workload, profile, spec, seed=7)
             answer = autotune.lookup(workload)
-            ours = runner.measure(task, answer.config, Stage.FINAL)
-            others = {name: runner.measure(task, c, Stage.FINAL) for name, c in options(workload, profile).items()}
+            ours = runner.measure(task, answer.config, stage)
+            others = {name: runner.measure(task, c, stage) for name, c in options(workload, profile).items()}
             line = line_of(answer, ours, others)
             print(json.dumps(asdict(line)) if args.json else told(line), flush=True)
             yield line
