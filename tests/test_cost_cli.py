@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,21 @@ def test_bad_input_is_one_sentence(
     shown = told(capsys, *(word.format(db=filled) for word in words), code=2)
     assert sentence in shown
     assert shown.count("\n") == 1
+
+
+def test_the_shipped_models_are_what_training_on_the_shipped_database_makes(filled: Path, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "release_models.py"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(script), "--db", str(filled), "--out", str(tmp_path), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+    made = run()
+    assert made.returncode == 0, made.stderr
+    assert "| regret@4 |" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert run("--check").returncode == 0
+    whole = (tmp_path / "model.atm").read_bytes()
+    (tmp_path / "model.atm").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    changed = run("--check")
+    assert changed.returncode == 1
+    assert "is NOT" in changed.stdout
