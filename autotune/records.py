@@ -76,18 +76,20 @@ class Measurement:
     """Raw times of a candidate and of its paired baseline (ns per call), or the status that says why there are none.
 
     `times_ns[i]` and `baseline_ns[i]` were taken next to each other. `speedup` (median of baseline/candidate
-    ratios) and its 95 % bootstrap interval are derived once, at construction.
+    ratios) and its 95 % bootstrap interval are derived once, at construction. What was imported from a tool that times
+    no default beside a candidate is not `paired`: it has no baseline, hence no speed-up, and decides nothing.
     """
 
     status: Status
     message: str = ""
-    times_ns: tuple[int, ...] = ()
-    baseline_ns: tuple[int, ...] = ()
+    times_ns: tuple[float, ...] = ()
+    baseline_ns: tuple[float, ...] = ()
     max_error: float | None = None  # per element against the f64 reference; see ops.relative_error
     prepare_ns: int = 0  # packing or converting the weight, once
     build_ns: int = 0  # compiling or loading, once
     workspace_bytes: int = 0
     contended: bool = False  # something else was using the machine
+    paired: bool = True
 
     def __post_init__(self) -> None:
         if self.status is Status.OK:
@@ -98,13 +100,14 @@ class Measurement:
         if self.status is not Status.OK:
             object.__setattr__(self, "times_ns", ())
             object.__setattr__(self, "baseline_ns", ())
+            object.__setattr__(self, "paired", True)  # a failure says all that there is
         if self.max_error is not None and not math.isfinite(self.max_error):
             object.__setattr__(self, "max_error", None)
 
     def _time_problem(self) -> str:
         if not self.times_ns:
             return "no time was recorded"
-        if len(self.times_ns) != len(self.baseline_ns):
+        if len(self.times_ns) * self.paired != len(self.baseline_ns):
             return f"{len(self.times_ns)} times but {len(self.baseline_ns)} baseline times"
         for value in (*self.times_ns, *self.baseline_ns):
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
@@ -122,12 +125,12 @@ class Measurement:
     @property
     def speedup(self) -> float | None:
         """Median of paired ratios baseline/candidate; > 1 is faster than the default."""
-        return stats.median_ratio(self.baseline_ns, self.times_ns) if self.times_ns else None
+        return stats.median_ratio(self.baseline_ns, self.times_ns) if self.baseline_ns else None
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
         """95 % bootstrap interval of `speedup`; computed on first use (a few ms), then kept."""
-        return stats.bootstrap_interval(self.baseline_ns, self.times_ns) if self.times_ns else None
+        return stats.bootstrap_interval(self.baseline_ns, self.times_ns) if self.baseline_ns else None
 
 
 def utc_now() -> datetime:
@@ -154,6 +157,8 @@ class TuningRecord:
     def __post_init__(self) -> None:
         if self.measured_at.tzinfo is None:
             raise InvalidInput("measured_at must carry a time zone")
+        if self.stage is Stage.FINAL and not self.measurement.paired:
+            raise InvalidInput("what was measured without the default beside it cannot decide")
         object.__setattr__(self, "measured_at", self.measured_at.astimezone(UTC))
 
     @property

@@ -1,4 +1,4 @@
-"""One map of everything that can be added: ops and algorithms, built in or from outside.
+"""One map of everything that can be added: ops, algorithms and formats, built in or from outside.
 
 Another package adds its own through entry points, without touching this one:
 
@@ -7,6 +7,9 @@ Another package adds its own through entry points, without touching this one:
 
     [project.entry-points."autotune.algorithms"]
     my_algorithm = "my_package:MyAlgorithm"
+
+    [project.entry-points."autotune.formats"]
+    my_format = "my_package:MyFormat"
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from autotune.formats import Format
     from autotune.kernels import Algorithm
     from autotune.ops import Op
 
@@ -56,6 +60,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
     },
+    "formats": {
+        "miopen-find-db": "autotune.formats.miopen_import:FindDb",
+        "kernel-tuner-cache": "autotune.formats.kernel_tuner:Cache",
+        "kernel-tuner-t4": "autotune.formats.kernel_tuner:T4",
+        "kernel-table": "autotune.formats.kernel_table:KernelTable",
+    },
 }
 
 
@@ -67,7 +77,7 @@ def _entry_points(group: str) -> dict[str, str]:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """All names of "ops" or "algorithms", built-in ones first."""
+    """All names of "ops", "algorithms" or "formats", built-in ones first."""
     return (*BUILT_IN[group], *(name for name in sorted(_entry_points(group)) if name not in BUILT_IN[group]))
 
 
@@ -99,6 +109,21 @@ def algorithm(name: str) -> Algorithm:
     return _load("algorithms", name)  # type: ignore[no-any-return]  # loaded by name
 
 
+def format(name: str) -> Format:
+    """The external format of that name. Raises `InvalidInput` or `Unavailable` like `op`."""
+    return _load("formats", name)  # type: ignore[no-any-return]  # loaded by name
+
+
+def workload_kind(name: str) -> type[Workload]:
+    """The class of an op's workloads, or of a kind that only other tools' results are of. Raises like `op`."""
+    if name not in names("ops"):
+        for other in names("formats"):
+            for kind in format(other).workloads:
+                if kind.op == name:
+                    return kind
+    return op(name).workload
+
+
 def algorithms(op_name: str) -> Iterator[Algorithm]:
     """Every algorithm that computes that op; ones that do not load are passed over."""
     for name in names("algorithms"):
@@ -115,7 +140,7 @@ def parse_workload(spec: str) -> Workload:
     words = spec.split()
     if not words:
         raise InvalidInput("a workload is written like: linear m=1 n=4096 k=1024 dtype=f32")
-    kind = op(words[0]).workload
+    kind = workload_kind(words[0])
     dims: dict[str, Any] = {}
     types = {item.name: item.type for item in fields(kind)}
     for word in words[1:]:

@@ -32,6 +32,7 @@ LAYERS = (
     ("nouns of measuring", ("records",)),
     ("foundation", ("space", "registry", "settings", "paths", "decide", "dbschema", "ops", "ops.*")),
     ("machine", ("hardware", "hardware.*")),
+    ("formats", ("formats", "formats.*")),
     ("environment and models", ("environment", "suites")),
     ("users' models", ("trace",)),
     ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
@@ -183,7 +184,7 @@ def test_imports_point_downward() -> None:
 
 def test_a_contract_does_not_import_its_implementations() -> None:
     wrong = []
-    for contract in ("ops", "kernels", "measure", "search", "store", "cluster", "cost"):
+    for contract in ("ops", "kernels", "measure", "search", "store", "cluster", "cost", "formats"):
         wrong += [
             f"{contract}:{found.line} imports {found.target}"
             for found in imports_of(contract)

@@ -15,7 +15,10 @@ from importlib import import_module
 from autotune import __version__, settings
 from autotune.errors import AutotuneError
 
-COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db")
+COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db", "import")
+
+MODULES = {"import": "importing"}
+"""Of commands that cannot be a module's name."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"autotune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        import_module(f"autotune.cli.{name}").add(commands)
+        import_module(f"autotune.cli.{MODULES.get(name, name)}").add(commands)
     return top
 
 

@@ -83,7 +83,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise InvalidInput("--limit must be at least 1")
     with open_database(args.db) as store:
-        records = sorted(store.records(workload.key), key=lambda r: (-(r.measurement.speedup or 0), r.config.key))
+        records = sorted(store.records(workload.key), key=_fastest_first)
     records = records[: args.limit]
     if args.json:
         for record in records:
@@ -111,6 +111,12 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _fastest_first(record: TuningRecord) -> tuple[float, float, str]:
+    """By speed-up, then by time, which is all there is of what was imported."""
+    measured = record.measurement
+    return -(measured.speedup or 0.0), measured.median_ns or float("inf"), record.config.key
+
+
 def _record_json(record: TuningRecord) -> dict[str, Any]:
     m = record.measurement
     return {
@@ -127,6 +133,7 @@ def _record_json(record: TuningRecord) -> dict[str, Any]:
         "max_error": m.max_error,
         "workspace_bytes": m.workspace_bytes,
         "contended": m.contended,
+        "source": record.source,
         "kernel_revision": record.kernel_revision,
         "measured_at": record.measured_at.isoformat(),
     }

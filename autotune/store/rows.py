@@ -147,7 +147,7 @@ def measurement_values(record: TuningRecord) -> tuple[Any, ...]:
 def workload_of(op: str, dims: str) -> Workload | None:
     """The workload; None when its op is not installed here, or is of a version without these fields."""
     try:
-        return registry.op(op).workload.from_dims(json.loads(dims))
+        return registry.workload_kind(op).from_dims(json.loads(dims))
     except (InvalidInput, Unavailable):
         return None
 
@@ -169,16 +169,18 @@ def spec_of(spec: str) -> BenchmarkSpec:
 
 
 def measurement_of(row: Row[Any]) -> Measurement:
+    times, baseline = tuple(json.loads(row.times_ns)), tuple(json.loads(row.baseline_ns))
     return Measurement(
         status=Status(row.status),
         message=row.message,
-        times_ns=tuple(json.loads(row.times_ns)),
-        baseline_ns=tuple(json.loads(row.baseline_ns)),
+        times_ns=times,
+        baseline_ns=baseline,
         max_error=row.max_error,
         prepare_ns=row.prepare_ns,
         build_ns=row.build_ns,
         workspace_bytes=row.workspace_bytes,
         contended=row.contended,
+        paired=bool(baseline) or not times,
     )
 
 
@@ -213,7 +215,7 @@ class Rebuilt(Generic[T]):
         return noun
 
 
-def _times(values: tuple[int, ...]) -> str:
+def _times(values: tuple[float, ...]) -> str:
     """Valid times (`Measurement` sees to that) as canonical JSON, in half the time of the general way."""
     text = ",".join(map(str, values))
     return f"[{text}]" if "T" not in text else canonical_json(values)  # True counts as 1 in Python
