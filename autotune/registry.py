@@ -47,6 +47,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "unfold_mm": "autotune.kernels.unfold_mm:UnfoldMm",
         "implicit_gemm": "autotune.kernels.implicit_gemm:ImplicitGemm",
         "depthwise": "autotune.kernels.depthwise:Depthwise",
+        "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
 }
 
