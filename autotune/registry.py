@@ -65,6 +65,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "kernel-tuner-cache": "autotune.formats.kernel_tuner:Cache",
         "kernel-tuner-t4": "autotune.formats.kernel_tuner:T4",
         "kernel-table": "autotune.formats.kernel_table:KernelTable",
+        "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
 }
 
