@@ -59,13 +59,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "stream_kv": "autotune.kernels.stream_kv:StreamKv",
         "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
+        "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
     "formats": {
         "miopen-find-db": "autotune.formats.miopen_import:FindDb",
         "kernel-tuner-cache": "autotune.formats.kernel_tuner:Cache",
         "kernel-tuner-t4": "autotune.formats.kernel_tuner:T4",
         "kernel-table": "autotune.formats.kernel_table:KernelTable",
-        "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
 }
 
