@@ -119,8 +119,9 @@ class EmbeddingBag(Workload):
             bags, pooling = indices.shape
         else:
             bags, pooling = len(offsets), math.ceil(len(indices) / max(len(offsets), 1))
+        rows, dim = weight.shape
         return cls(
-            *weight.shape, bags, pooling, mode, per_sample_weights is not None, LENGTHS[offsets is not None],
+            rows, dim, bags, pooling, mode, per_sample_weights is not None, LENGTHS[offsets is not None],
             names[dtype], "i64" if index == "int64" else "i32", distribution,
         )  # fmt: skip
 
@@ -180,7 +181,7 @@ class EmbeddingBagOp(Op):
         bag_of = torch.repeat_interleave(torch.arange(bags), lengths)
         exact = torch.zeros((bags, table.shape[1]), dtype=torch.float64)
         if w.mode == "max":
-            return exact.index_reduce_(0, bag_of, rows, "amax", include_self=False)
+            return exact.scatter_reduce_(0, bag_of[:, None].expand(rows.shape), rows, "amax", include_self=False)
         exact.index_add_(0, bag_of, rows)
         return exact / lengths.clamp(min=1)[:, None] if w.mode == "mean" else exact
 
@@ -197,7 +198,8 @@ class EmbeddingBagOp(Op):
         typical = float(table[indices.reshape(-1)[:4096].long()].double().square().mean().sqrt())
         if weights is not None:
             typical *= float(weights.double().square().mean().sqrt())
-        return typical * float(max(w.pooling, 1)) ** {"sum": 0.5, "mean": -0.5, "max": 0.0}[w.mode]
+        power: float = {"sum": 0.5, "mean": -0.5, "max": 0.0}[w.mode]
+        return float(typical * max(w.pooling, 1) ** power)
 
     def plain(self, workload: Workload, constants: dict[str, Any]) -> Kernel:
         """`F.embedding_bag`, except where there is nothing to add up, which some of its kernels do not survive."""
@@ -212,7 +214,8 @@ class EmbeddingBagOp(Op):
             weights = rest[-1] if weighted else None
             if not indices.numel() or not dim:
                 return table.new_zeros(len(indices) if offsets is None else len(offsets), dim)
-            return F.embedding_bag(indices, table, offsets, mode=mode, per_sample_weights=weights)
+            y: torch.Tensor = F.embedding_bag(indices, table, offsets, mode=mode, per_sample_weights=weights)
+            return y
 
         return call
 
