@@ -54,6 +54,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "stream_kv": "autotune.kernels.stream_kv:StreamKv",
         "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
+        "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
 }
 

@@ -110,6 +110,11 @@ def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("CUDA_VISIBLE_DEVICES")
 
 
+def compiling_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a process that compiles Triton kernels: as given, but never interpreting them."""
+    return {name: value for name, value in environ.items() if name != "TRITON_INTERPRET"}
+
+
 def slurm_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
     """CPUs per task that Slurm gave, or None."""
     value = environ.get("SLURM_CPUS_PER_TASK", "")

@@ -92,6 +92,7 @@ class AlgorithmContract:
     """The base: what the contracts of single ops are made of, and what is asked of any algorithm."""
 
     algorithm: ClassVar[str]
+    hardware: ClassVar[HardwareProfile] = HERE
     configs_per_workload: ClassVar[int] = 4
     most_seeds: ClassVar[int | None] = None  # of those that take a compiler a second each
     by_magnitude: ClassVar[bool] = False
@@ -119,7 +120,7 @@ class AlgorithmContract:
         """The workload, if this algorithm takes it here; otherwise the test is skipped, with the reason."""
         workload = registry.parse_workload(spec)
         assert workload.op in self.subject.ops
-        reason = self.subject.refusal(workload, HERE)
+        reason = self.subject.refusal(workload, self.hardware)
         if reason:
             _assert_sentence(reason)
             pytest.skip(reason)
@@ -127,7 +128,7 @@ class AlgorithmContract:
 
     def configs(self, workload: Workload) -> list[dict[str, Any]]:
         """Seeds, then other members of the space spread by a fixed draw."""
-        space = self.subject.space(workload, HERE)
+        space = self.subject.space(workload, self.hardware)
         members = list(space)
         assert members, "an algorithm that does not refuse has at least one configuration"
         assert all(space.contains(member) for member in members)
@@ -168,7 +169,7 @@ class AlgorithmContract:
         workload = self.usable(spec)
         op = registry.op(workload.op)
         constants, inputs = op.constants(workload, draw), op.inputs(workload, draw)
-        params = self.subject.space(workload, HERE).sample(Random(draw))
+        params = self.subject.space(workload, self.hardware).sample(Random(draw))
         assert params is not None
         self.check(workload, constants, inputs, self.built(workload, params, constants).call)
 
@@ -220,14 +221,14 @@ class AlgorithmContract:
         for op in {"linear", "gemm"}.intersection(self.subject.ops):
             for dtype in ("f64", "f32", "f16", "bf16", "i8"):
                 workload = registry.parse_workload(f"{op} m=6 n=33 k=65 dtype={dtype}")
-                for hardware in (HERE, ELSEWHERE, replace(HERE, isa=())):
+                for hardware in (self.hardware, ELSEWHERE, replace(self.hardware, isa=())):
                     reason = self.subject.refusal(workload, hardware)
                     assert isinstance(reason, str)
                     if reason:
                         _assert_sentence(reason)
                     else:
                         assert next(iter(self.subject.space(workload, hardware)), None) is not None
-            assert self.subject.refusal(registry.parse_workload(f"{op} m=6 n=33 k=65 dtype=i8"), HERE)
+            assert self.subject.refusal(registry.parse_workload(f"{op} m=6 n=33 k=65 dtype=i8"), self.hardware)
 
     def test_identity(self) -> None:
         assert self.subject.name == self.algorithm

@@ -19,7 +19,7 @@ from autotune.errors import InvalidInput
 from autotune.kernels import Algorithm, Built
 from autotune.measure.check import Case, check
 from autotune.ops.conv2d import ACTIVATIONS, LAYOUTS, Conv2d, in_layout, plain
-from autotune.types import Status
+from autotune.types import HardwareProfile, Status
 
 SHAPES = (
     "conv2d n=1 c=16 h=14 w=14 k=32 r=3 s=3 padding=1",
@@ -51,6 +51,7 @@ SHAPES = (
 
 class ConvContract:
     algorithm: ClassVar[str]
+    hardware: ClassVar[HardwareProfile] = hardware.detect()
     configs_per_workload: ClassVar[int] = 2
 
     @property
@@ -59,7 +60,7 @@ class ConvContract:
 
     def configs(self, workload: Conv2d) -> list[dict[str, Any]]:
         """Seeds first, then a fixed draw from the space."""
-        space = self.subject.space(workload, hardware.detect())
+        space = self.subject.space(workload, self.hardware)
         random = Random(workload.spec)
         found = [dict(seed) for seed in space.seeds[:1]]
         while len(found) < self.configs_per_workload:
@@ -74,7 +75,7 @@ class ConvContract:
 
     def assert_right(self, workload: Conv2d, seed: int = 3) -> None:
         """Refused with a sentence, or right for each config: values, shape, layout, fresh memory, inputs untouched."""
-        reason = self.subject.refusal(workload, hardware.detect())
+        reason = self.subject.refusal(workload, self.hardware)
         if reason:
             assert len(reason) > 10
             assert "\n" not in reason
@@ -87,7 +88,7 @@ class ConvContract:
             reference = op.reference(workload, constants, inputs)
             cases.append(Case(inputs, reference, op.magnitude(workload, constants, inputs)))
         for params in self.configs(workload):
-            assert self.subject.space(workload, hardware.detect()).contains(params)
+            assert self.subject.space(workload, self.hardware).contains(params)
             built = self.built(workload, params, constants)
             assert built.workspace_bytes >= 0
             verdict = check(
@@ -116,7 +117,7 @@ class ConvContract:
     def test_any_memory_format_of_the_image_is_taken(self) -> None:
         """A caller may hand over the other layout, a view, or an expanded image: right all the same."""
         workload = Conv2d(2, 8, 10, 12, 8, 3, 3, padding=1, bias=True)
-        if self.subject.refusal(workload, hardware.detect()):
+        if self.subject.refusal(workload, self.hardware):
             pytest.skip("it does not take this workload")
         constants = registry.op("conv2d").constants(workload, 5)
         call = self.built(workload, self.configs(workload)[0], constants).call
@@ -128,7 +129,7 @@ class ConvContract:
 
     def test_nan_in_the_image_reaches_what_depends_on_it_only(self) -> None:
         workload = Conv2d(1, 8, 24, 24, 8, 3, 3, padding=1)
-        if self.subject.refusal(workload, hardware.detect()):
+        if self.subject.refusal(workload, self.hardware):
             pytest.skip("it does not take this workload")
         constants = registry.op("conv2d").constants(workload, 5)
         (x,) = registry.op("conv2d").inputs(workload, 5)

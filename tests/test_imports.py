@@ -35,7 +35,7 @@ LAYERS = (
     ("environment and models", ("environment", "suites")),
     ("users' models", ("trace",)),
     ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
-    ("kernels", ("kernels.*",)),
+    ("kernels", ("kernels.*", "kernels.triton.*")),
     ("wishes of lookups", ("wishes",)),
     ("cost model", ("cost", "cost.*")),
     ("lookup", ("online",)),
@@ -64,6 +64,7 @@ THIRD_PARTY = {
         "numba": "function",
         "llvmlite": "function",
         "threadpoolctl": "function",
+        "triton": "module",  # in the files of kernel functions; test_triton.py holds that only they do
     },
     "foundation": {"torch": "function"},
     "cost model": {"numpy": "module", "xgboost": "function", "sklearn": "function"},  # loaded by lookup on a miss only

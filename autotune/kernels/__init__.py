@@ -1,7 +1,8 @@
 """Algorithm contract: HOW an op is computed. One file per family; found through `registry.algorithm`.
 
 An `Algorithm` is stateless and its module imports torch only inside methods: lookup asks for revisions
-without it. `compile` and `build` may raise anything; the caller turns that into a `Status`. A built kernel
+without it. `compile` and `build` may raise anything; the caller turns that into a `Status`, `NotApplicable` into
+that of its name. A built kernel
 returns a fresh tensor on every call and is called from one thread at a time.
 """
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     Constants: TypeAlias = Mapping[str, torch.Tensor | None]
 else:
     Constants = object  # to be imported by name; only annotations use it
+
+
+class NotApplicable(Exception):
+    """This config cannot run on this device, whatever is installed: its text says which limit it is beyond."""
 
 
 @noun

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune import registry
+from autotune.kernels import NotApplicable
 from autotune.measure import Effort, Task
 from autotune.measure.check import Case, Verdict, check
 from autotune.measure.contention import ContentionWatch
@@ -67,6 +68,8 @@ class Bench:
             algorithm.compile(workload, config.params)
             compiled = time.perf_counter_ns()
             built = self._build(config)
+        except NotApplicable as error:
+            return Measurement(Status.NOT_APPLICABLE, str(error))
         except Exception as error:
             self.effort.build_s += (time.perf_counter_ns() - begin) / 1e9
             return Measurement(Status.BUILD_FAILED, _told(error), build_ns=time.perf_counter_ns() - begin)
@@ -81,6 +84,8 @@ class Bench:
         self._phase("check")
         try:
             verdict = check(built.call, self._cases, algorithm.error_bound(workload), self._problem)
+        except NotApplicable as error:  # of the first launch: what the driver alone could tell
+            verdict = Verdict(Status.NOT_APPLICABLE, str(error), None)
         except Exception as error:
             verdict = Verdict(Status.RUN_FAILED, _told(error), None)
         if verdict.status is not Status.OK and self._spoilt():
