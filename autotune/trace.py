@@ -3,9 +3,9 @@
     layers = trace(model.eval(), torch.randn(1, 3, 224, 224))
 
 The model runs once under a dispatch mode, which sees every operator, whatever Python or C++ calls it: `F.linear`,
-`x @ weight.T`, attention. A product with a parameter of the model is `linear`, one of two computed operands is
-`gemm`. What this package does not tune is passed over: transposed and 3-D convolutions, integers,
-`F.scaled_dot_product_attention` as a whole.
+`x @ weight.T`, `F.scaled_dot_product_attention`. A product with a parameter of the model is `linear`, one of two
+computed operands is `gemm`. What this package does not tune is passed over: transposed and 3-D convolutions, integers,
+attention under a mask of the model's own, with another scale, or causal with fewer queries than keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.dtypes import TORCH_NAMES
 from autotune.errors import InvalidInput
+from autotune.ops.attention import Attention
 from autotune.ops.conv2d import Conv2d, layout_of
+from autotune.ops.embedding_bag import MODES, EmbeddingBag
 from autotune.ops.gemm import Gemm
 from autotune.ops.layout import classify
 from autotune.ops.linear import Linear
@@ -53,7 +55,7 @@ def trace(model: torch.nn.Module, example_inputs: Any) -> tuple[Layer, ...]:
         except Exception as error:  # whatever a user's model does
             raise InvalidInput(f"the model does not run: {_told(error)}") from error
     if not found:
-        raise InvalidInput("the model runs no linear layer, convolution or matrix product")
+        raise InvalidInput("the model runs no linear layer, convolution, matrix product, attention or embedding bag")
     return tuple(Layer(name, workload, count) for workload, (name, count) in found.items())
 
 
@@ -127,7 +129,7 @@ def _recording(model: torch.nn.Module, found: dict[Workload, list[Any]]) -> Iter
                     result = func.decompose(*args, **(kwargs or {}))
                 return func(*args, **(kwargs or {})) if result is NotImplemented else result
             result = func(*args, **(kwargs or {}))
-            workload = makers[func](*args)
+            workload = makers[func](*args, **(kwargs or {}))
             if workload is not None and not workload.is_empty:
                 name = (inside[-1] if inside else "") or workload.op
                 found.setdefault(workload, [name, 0])[1] += 1
@@ -160,7 +162,7 @@ def _makers(constants: set[int]) -> dict[Any, Callable[..., Workload | None]]:
     def mm(a: torch.Tensor, b: torch.Tensor) -> Workload | None:
         return _product(a, b, False, constants)
 
-    def addmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Workload | None:
+    def addmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **_: Any) -> Workload | None:
         return _product(a, b, added.dim() == 1, constants)
 
     def mv(matrix: torch.Tensor, vector: torch.Tensor) -> Workload | None:
@@ -174,7 +176,9 @@ def _makers(constants: set[int]) -> dict[Any, Callable[..., Workload | None]]:
         aten.addmm.default: addmm,
         aten.baddbmm.default: addmm,
         aten.mv.default: mv,
-        aten.scaled_dot_product_attention.default: lambda *_: None,  # one operator, whatever a device makes of it
+        aten.scaled_dot_product_attention.default: _attention,  # one operator, whatever a device makes of it
+        aten.embedding_bag.default: _embedding_bag,
+        aten.embedding_bag.padding_idx: _embedding_bag,
     }
 
 
@@ -220,3 +224,48 @@ def _convolution(
     k, _per_group, r, s = [*weight.shape[:2], *height, *weight.shape[2:]]
     strides, padded, dilated = pair(stride, 1), pair(padding, 0), pair(dilation, 1)
     return Conv2d(n, c, h, w, k, r, s, strides, padded, dilated, groups, dtype, layout, bias is not None)
+
+
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+    **_: Any,
+) -> Workload | None:
+    """torch counts causal positions from the first, we from the last: the same where queries are as many as keys."""
+    usual = scale is None or abs(scale * q.shape[-1] ** 0.5 - 1) < 1e-6
+    known = str(q.dtype) in _SHORT and q.dtype == k.dtype == v.dtype and q.dim() == k.dim() == 4 and k.shape == v.shape
+    if not known or mask is not None or dropout or not usual or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        return None
+    if (causal and q.shape[2] != k.shape[2]) or not k.shape[1] or q.shape[1] % k.shape[1]:
+        return None
+    return Attention.of(q, k, v, causal)
+
+
+def _embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    _scaled: bool = False,
+    mode: int = 0,
+    _sparse: bool = False,
+    weights: torch.Tensor | None = None,
+    include_last: bool = False,
+    padding: int | None = None,
+    **_: Any,
+) -> Workload | None:
+    """torch makes one list of fixed bags, too: fixed are those whose offsets are evenly spaced, or might be."""
+    if str(weight.dtype) not in _SHORT or indices.dim() != 1 or (padding is not None and padding >= 0):
+        return None
+    begins = offsets[:-1] if include_last else offsets
+    bags, lookups = len(begins), len(indices)
+    even = bags > 0 and lookups % bags == 0
+    if even and not offsets.is_meta:
+        even = bool((begins.diff() == lookups // bags).all())
+    if even:
+        return EmbeddingBag.of(weight, indices.view(bags, lookups // bags), None, weights, MODES[mode])
+    return EmbeddingBag.of(weight, indices, begins, weights, MODES[mode])

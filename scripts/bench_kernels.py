@@ -3,7 +3,8 @@
 For each workload of the suites: the config that `autotune.lookup` answers, and each of torch's own ways, timed in
 adjacent pairs with the default in one process. Those ways are, for linear layers, the prepacked products of oneDNN
 and MKL; for convolutions, the other memory format, oneDNN's prepacked and fused convolution, NNPACK, and unfold
-with a product. One of them counts as the best only within the default error budget.
+with a product; for attention, its backends and two products around a softmax; for embedding bags, gathering and
+reducing. One of them counts as the best only within the default error budget.
 
     python scripts/bench_kernels.py --max-m 64
     python scripts/bench_kernels.py --op gemm --pairs 40
@@ -39,6 +40,12 @@ TORCH_OPTIONS: dict[str, dict[str, Config]] = {
         "nnpack": Config("nnpack"),
         "unfold": Config("unfold_mm"),
     },
+    "attention": {
+        "flash": Config("sdpa", {"backend": "flash"}),
+        "math": Config("sdpa", {"backend": "math"}),
+        "matmul": Config("matmul_attention"),
+    },
+    "embedding_bag": {"gather": Config("gather_reduce")},
 }
 """Per op, torch's own ways by a short name; `threads` is filled in where there is such a parameter."""
 

@@ -160,6 +160,14 @@ def test_results_are_overwritten_so_that_memory_a_kernel_keeps_proves_nothing() 
     assert all(result.isnan().all() for result in kept)
 
 
+def test_the_dtype_of_a_result_is_the_cases_where_it_says_one() -> None:
+    indices = torch.tensor([1, 2])
+    half = Case((indices,), torch.ones(2, dtype=torch.float64), dtype=torch.float16)
+    assert check(lambda i: torch.ones(2, dtype=torch.float16), [half], BOUND).status is Status.OK
+    found = check(lambda i: torch.ones(2), [half], BOUND)
+    assert (found.status, found.message) == (Status.WRONG_RESULT, "the result is torch.float32, not torch.float16")
+
+
 def test_an_exception_comes_through() -> None:
     def fails(x: Tensor) -> Tensor:
         raise ValueError("no such tile")

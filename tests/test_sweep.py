@@ -14,6 +14,7 @@ from autotune.cluster.local import LocalExecutor
 from autotune.errors import Unavailable
 from autotune.job import Limits
 from autotune.measure import Effort, Runner, Task
+from autotune.ops.embedding_bag import EmbeddingBag
 from autotune.store.sql import SqlStore, open_store
 from autotune.sweep import Event, Sweep, distance
 from autotune.types import Config, Measurement, Stage, Status, Workload
@@ -237,6 +238,18 @@ def test_empty_workloads_are_not_tuned(store: SqlStore) -> None:
     assert [r.state for r in results] == ["empty", "empty"]
     assert runner.asked == []
     assert store.stats().measurements == 0
+
+
+def test_operands_that_the_memory_cannot_hold_are_refused_and_the_sweep_goes_on(store: SqlStore) -> None:
+    run, runner = sweep(store, by_speed({"scale_twice 2": 500}))
+    refused, tuned = run.run([EmbeddingBag(10**12, 128, 8, 1), scale()]).jobs
+    there = hardware.detect().memory_bytes / 2**30
+    assert refused.state == "refused"
+    assert refused.reason == (
+        f"its operands take 476837.2 GiB, more than 75% of the {there:.1f} GiB there are: the default is used"
+    )
+    assert tuned.state == "tuned"
+    assert {spec for spec, _, _ in runner.asked} == {scale().spec}, "nothing was set up for it"
 
 
 def test_a_spent_budget_postpones_what_is_left(store: SqlStore) -> None:

@@ -13,7 +13,9 @@ from torch import nn
 
 from autotune import cli, trace
 from autotune.errors import InvalidInput
+from autotune.ops.attention import Attention
 from autotune.ops.conv2d import Conv2d
+from autotune.ops.embedding_bag import EmbeddingBag
 from autotune.ops.gemm import Gemm
 from autotune.ops.linear import Linear
 from autotune.suites import Layer
@@ -114,10 +116,48 @@ def test_attention_modules_are_looked_into(fast: bool) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_fused_attention_is_passed_over_on_any_device(device: str) -> None:
-    q = torch.empty(1, 2, 5, 8, device=device)
+def test_fused_attention_is_one_workload_on_any_device(device: str) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+
+    q, k = torch.empty(1, 4, 5, 8, device=device), torch.empty(1, 5, 2, 8, device=device).transpose(1, 2)
+    assert of(Calls(attend), q, k) == [(Attention(1, 4, 2, 5, 5, 8, True, layout="bshd"), 1)]
+
+
+def test_attention_that_is_not_ours_is_passed_over() -> None:
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    ways: list[dict[str, Any]] = [
+        {"is_causal": True},  # torch counts from the first position
+        {"attn_mask": torch.ones(3, 5, dtype=torch.bool)},
+        {"scale": 1.0},
+    ]
+    for way in ways:
+        with pytest.raises(InvalidInput, match="runs no linear layer"):
+            of(Calls(lambda q, k, way=way: F.scaled_dot_product_attention(q, k, k, **way)), q, k)
+    same = of(Calls(lambda q, k: F.scaled_dot_product_attention(q, k, k, scale=8**-0.5)), q, k)
+    assert same == [(Attention(1, 2, 2, 3, 5, 8), 1)]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bags(mode: str) -> None:
+    bag = nn.EmbeddingBag(10, 4, mode=mode)
+    fixed = torch.zeros(6, 3, dtype=torch.long)
+    assert of(bag, fixed) == [(EmbeddingBag(10, 4, 6, 3, mode), 1)]
+    offsets = torch.tensor([0, 2, 2, 7])
+    assert of(bag, fixed.view(-1), offsets) == [(EmbeddingBag(10, 4, 4, 5, mode, lengths="ragged"), 1)]
+    last = nn.EmbeddingBag(10, 4, mode=mode, include_last_offset=True)
+    assert of(last, fixed.view(-1), torch.tensor([0, 2, 2, 7, 18])) == [
+        (EmbeddingBag(10, 4, 4, 5, mode, lengths="ragged"), 1)
+    ]
+
+
+def test_embedding_bags_with_weights_and_with_rows_left_out() -> None:
+    fixed, weights = torch.zeros(6, 3, dtype=torch.int32), torch.randn(6, 3)
+    bag = nn.EmbeddingBag(10, 4, mode="sum")
+    weighted = Calls(lambda i, w: bag(i, per_sample_weights=w))
+    assert of(weighted, fixed, weights) == [(EmbeddingBag(10, 4, 6, 3, weighted=True, index="i32"), 1)]
     with pytest.raises(InvalidInput, match="runs no linear layer"):
-        trace.trace(Calls(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True)).eval(), q)
+        of(nn.EmbeddingBag(10, 4, padding_idx=2), fixed.long())
 
 
 def test_what_is_not_tuned_is_passed_over() -> None:
@@ -186,7 +226,11 @@ def test_a_model_of_the_suites() -> None:
         (nn.Linear(4, 4).eval(), torch.randn(2, 5), "the model does not run: RuntimeError: "),
         (nn.Linear(4, 4).eval(), (), "the model does not run: TypeError: "),
         (nn.Linear(4, 4).eval(), {"y": 1}, "the model does not run: TypeError: "),
-        (nn.ReLU().eval(), torch.randn(2), "runs no linear layer, convolution or matrix product"),
+        (
+            nn.ReLU().eval(),
+            torch.randn(2),
+            "runs no linear layer, convolution, matrix product, attention or embedding bag",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_traced(model: Any, inputs: Any, message: str) -> None:

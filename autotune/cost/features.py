@@ -322,6 +322,7 @@ def _units(t: Table, seen: View, rows: Any, columns: Any, row_tiles: Any, column
         ("pixels", per_pixel), ("channels", per_channel), ("tiles", row_tiles),
     ):  # fmt: skip
         units = np.where(t.equals("split", value), count, units)
+    units = np.where(t.equals("algorithm", "stream_kv"), seen.planes * t.number("splits"), units)
     channels_of_winograd = t.equals("algorithm", "winograd") & t.equals("split", "channels")
     return np.where(channels_of_winograd, column_tiles, units)
 

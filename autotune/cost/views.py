@@ -105,10 +105,44 @@ def _conv2d(workload: Workload) -> View:
     return made
 
 
+def _attention(workload: Workload) -> View:
+    """Scores: rows are the queries that share keys, columns the keys."""
+    from autotune.ops.attention import attention
+
+    w = attention(workload)
+    made = View(w.group * w.q_len, w.kv_len, w.head_dim, w.batch * w.kv_heads, ITEMSIZE_BYTES[w.dtype])
+    made.extra = {"group": log2(w.group), "queries": log2(max(w.q_len, 1)), "causal": float(w.causal)}
+    made.categories = {"layout": w.layout}
+    made.shape = (w.heads, w.kv_heads, w.head_dim, w.kv_len, w.causal)
+    return made
+
+
+def _embedding_bag(workload: Workload) -> View:
+    """A sparse matrix of bags by rows, `pooling` entries in each line, times the table."""
+    from autotune.ops.embedding_bag import embedding_bag
+
+    w = embedding_bag(workload)
+    made = View(w.bags, w.dim, w.pooling, 1, ITEMSIZE_BYTES[w.dtype])
+    table = max(w.rows * w.dim * made.itemsize, 1)
+    made.extra = {
+        "table_rows": log2(w.rows), "table_bytes": log2(table), "weighted": float(w.weighted),
+        "index_bytes": 8.0 if w.index == "i64" else 4.0,
+    }  # fmt: skip
+    made.categories = {"mode": w.mode, "lengths": w.lengths, "distribution": w.distribution}
+    made.shape = (w.rows, w.dim, w.pooling, w.mode, w.lengths)
+    return made
+
+
 def _other(w: Workload) -> View:
     made = View(0, 0, 0, 0, ITEMSIZE_BYTES.get(str(getattr(w, "dtype", "")), 4))
     made.shape = (w.spec,)
     return made
 
 
-_VIEWS = {"linear": _linear, "gemm": _gemm, "conv2d": _conv2d}
+_VIEWS = {
+    "linear": _linear,
+    "gemm": _gemm,
+    "conv2d": _conv2d,
+    "attention": _attention,
+    "embedding_bag": _embedding_bag,
+}

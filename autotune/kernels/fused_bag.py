@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 SOURCE = paths.package_file("kernels", "cpp", "fused_bag.cpp")
 WIDEST = 4096
-CHUNKS = (1, 2, 4, 8, 16)
+REGISTERS = (1, 2, 4, 8, 16)
 PREFETCHES = (0, 2, 4, 8, 16, 32)
-TASKS = (1, 2, 4, 8)
+CHUNKS = (1, 2, 4, 8)
 NO_MEMORY, BAD_INDEX = 1, 2
 
 
@@ -41,8 +41,8 @@ class _Plan(ctypes.Structure):
 class FusedBag(Algorithm):
     """Sums, means and maxima, weighted or not, of fixed and ragged bags, in four dtypes and both index types.
 
-    `prefetch`: lookups ahead. `registers`: vectors of a result that are computed at once. `tasks`: per thread. Raises
-    IndexError on call for an index or offset out of range.
+    `prefetch`: lookups ahead. `registers`: vectors of a result that are computed at once. `chunks`: tasks per thread.
+    Raises IndexError on call for an index or offset out of range.
     """
 
     name = "fused_bag"
@@ -70,17 +70,17 @@ class FusedBag(Algorithm):
         def registers_are_used(p: Params) -> bool:
             return number(p, "registers") < 2 * vectors(p) or number(p, "registers") == 1
 
-        def one_thread_has_one_task(p: Params) -> bool:
-            return number(p, "threads") > 1 or p["tasks"] == 1
+        def one_thread_has_one_chunk(p: Params) -> bool:
+            return number(p, "threads") > 1 or p["chunks"] == 1
 
         parameters: dict[str, tuple[ParamValue, ...]] = {
             "prefetch": PREFETCHES,
-            "registers": CHUNKS,
+            "registers": REGISTERS,
             "vector": widths,
             "threads": threads,
-            "tasks": TASKS,
+            "chunks": CHUNKS,
         }
-        constraints = (registers_are_used, one_thread_has_one_task)
+        constraints = (registers_are_used, one_thread_has_one_chunk)
         bare = SearchSpace(parameters, constraints)
         return SearchSpace(parameters, constraints, tuple(_seeds(bare)))
 
@@ -169,11 +169,11 @@ def _seeds(space: SearchSpace) -> list[dict[str, ParamValue]]:
     """All of a row in registers where it fits; small lookups want one thread and no prefetch."""
     seeds: list[dict[str, ParamValue]] = []
     counts = space.parameters["threads"]
-    for threads, tasks, prefetch in ((counts[-1], 4, 8), (counts[-1], 1, 16), (counts[0], 1, 0), (counts[0], 1, 8)):
+    for threads, chunks, prefetch in ((counts[-1], 4, 8), (counts[-1], 1, 16), (counts[0], 1, 0), (counts[0], 1, 8)):
         for registers in (8, 16, 4, 2, 1):
             seed: dict[str, ParamValue] = {
                 "prefetch": prefetch, "registers": registers, "vector": space.parameters["vector"][0],
-                "threads": threads, "tasks": 1 if threads == 1 else tasks,
+                "threads": threads, "chunks": 1 if threads == 1 else chunks,
             }  # fmt: skip
             if space.contains(seed):
                 if seed not in seeds:
@@ -204,5 +204,5 @@ def _plan(w: EmbeddingBag, params: Params, table: torch.Tensor) -> _Plan:
         rows=w.rows,
         stride=table.stride(0),
         threads=threads,
-        tasks=threads * number(params, "tasks"),
+        tasks=threads * number(params, "chunks"),
     )

@@ -181,7 +181,7 @@ class EmbeddingBagOp(Op):
         bag_of = torch.repeat_interleave(torch.arange(bags), lengths)
         exact = torch.zeros((bags, table.shape[1]), dtype=torch.float64)
         if w.mode == "max":
-            return exact.index_reduce_(0, bag_of, rows, "amax", include_self=False)
+            return exact.scatter_reduce_(0, bag_of[:, None].expand(rows.shape), rows, "amax", include_self=False)
         exact.index_add_(0, bag_of, rows)
         return exact / lengths.clamp(min=1)[:, None] if w.mode == "mean" else exact
 
@@ -199,15 +199,14 @@ class EmbeddingBagOp(Op):
         if weights is not None:
             typical *= float(weights.double().square().mean().sqrt())
         power: float = {"sum": 0.5, "mean": -0.5, "max": 0.0}[w.mode]
-        return typical * math.pow(max(w.pooling, 1), power)
+        return float(typical * max(w.pooling, 1) ** power)
 
     def plain(self, workload: Workload, constants: dict[str, Any]) -> Kernel:
         """`F.embedding_bag`, except where there is nothing to add up, which some of its kernels do not survive."""
         import torch.nn.functional as F
 
         w = embedding_bag(workload)
-        table: torch.Tensor = constants["weight"].detach()
-        mode, dim = w.mode, w.dim
+        table, mode, dim = constants["weight"].detach(), w.mode, w.dim
         ragged, weighted = w.lengths == "ragged", w.weighted
 
         def call(indices: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
@@ -215,8 +214,8 @@ class EmbeddingBagOp(Op):
             weights = rest[-1] if weighted else None
             if not indices.numel() or not dim:
                 return table.new_zeros(len(indices) if offsets is None else len(offsets), dim)
-            result: torch.Tensor = F.embedding_bag(indices, table, offsets, mode=mode, per_sample_weights=weights)
-            return result
+            y: torch.Tensor = F.embedding_bag(indices, table, offsets, mode=mode, per_sample_weights=weights)
+            return y
 
         return call
 
