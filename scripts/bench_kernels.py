@@ -147,9 +147,15 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per shape, and no summary")
     parser.add_argument("--summarise", nargs="+", metavar="FILE", help="measure nothing: sum up the lines of --json")
+    parser.add_argument("--markdown", action="store_true", help="with --summarise: a table for documentation, too")
     args = parser.parse_args()
 
     lines = read(args.summarise) if args.summarise else list(measured(args))
+    if args.summarise and (args.suite or args.batch or args.max_m):
+        chosen = {w.spec for w in workloads(args.op, args.suite or list(suites.names()), args.max_m, args.batch)}
+        lines = [line for line in lines if line.workload in chosen]
+    if args.markdown:
+        print("\n".join(markdown(lines)), end="\n\n")
     for name, belongs in {"all": lambda _: True, **classes(args.op)}.items():
         chosen = [line for line in lines if belongs(registry.parse_workload(line.workload))]
         if chosen and not (args.json and not args.summarise):
@@ -197,6 +203,21 @@ def summary(name: str, lines: list[Line]) -> str:
         f"{name}: {len(lines)} shapes: geomean {geometric_mean(gains):.2f}x the default, {on_best:.2f}x the best of "
         f"torch's options; worst {min(gains):.2f}x; {len(slower)} below 0.98x{which}"
     )
+
+
+def markdown(lines: list[Line]) -> Iterator[str]:
+    """A row per shape; what all have in common is left out of its name."""
+    yield "| layer | torch's default | best of torch's options | ours | speed-up | by |"
+    yield "|---|---|---|---|---|---|"
+    for line in lines:
+        op, *words = line.workload.split()
+        spec = (
+            " ".join(word for word in words if word not in ("dtype=f32", "bias=1")) if op == "conv2d" else line.workload
+        )
+        yield (
+            f"| `{spec}` | {line.default_ns / 1e3:.0f} µs | {line.best_option} {line.best_gain:.2f}x | "
+            f"{line.ours_ns / 1e3:.0f} µs | {line.gain:.2f}x | `{line.config.split()[0]}` |"
+        )
 
 
 def told(line: Line) -> str:
