@@ -11,7 +11,7 @@ import hashlib
 import json
 import lzma
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +99,9 @@ class Problems:
         return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+ARRAYS = ("sizes", "problem", "solver", "ms", "workspace")
+
+
 def bucket(problem: miopen_key.Problem) -> int:
     """The split of a 2-D problem's layer: a hash of its text, in which a plane is a volume of depth 1."""
     p = problem
@@ -112,7 +115,8 @@ def load(folder: Path, gpu: str, cache: Path | None = None) -> Problems:
     kept = cache / f"{gpu}.npz" if cache else None
     if kept is not None and kept.exists():
         with np.load(kept) as made:
-            return Problems(*(made[f.name] for f in fields(Problems)[:-1]), tuple(json.loads(str(made["solvers"]))))
+            arrays = {name: made[name] for name in ARRAYS}
+            return Problems(**arrays, solvers=tuple(json.loads(str(made["solvers"]))))
     found: dict[str, tuple[list[int], list[miopen.Solution]]] = {}
     name = f"{GPUS[gpu]}.HIP.fdb.txt.xz"
     paths = [path for path in (folder / name, folder / "full_train" / name) if path.exists()]
@@ -129,7 +133,7 @@ def load(folder: Path, gpu: str, cache: Path | None = None) -> Problems:
     problems = _arrays(found.values())
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {f.name: getattr(problems, f.name) for f in fields(Problems)[:-1]}
+        arrays = {name: getattr(problems, name) for name in ARRAYS}
         np.savez(kept, allow_pickle=False, solvers=json.dumps(problems.solvers), **arrays)
     return problems
 

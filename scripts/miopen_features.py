@@ -44,7 +44,7 @@ class Habits:
         rank[order] = np.arange(len(cost)) - first[order]
         facts = np.stack([rank, cost, cost == 0, np.ones(len(cost))], axis=1)
         cell = problems.solver * kinds + kind_of(problems)[problems.problem]
-        sums = np.stack([np.bincount(cell, facts[:, i], solvers * kinds) for i in range(4)], axis=1)
+        sums = np.stack([np.bincount(cell, facts[:, i], solvers * kinds) for i in range(4)], axis=1).astype(float)
         by_kind = sums.reshape(solvers, kinds, 4)
         total = by_kind.sum(axis=1)
         everyone = total.sum(axis=0)
@@ -76,11 +76,12 @@ def matrix(problems: Problems, habits: Habits, spec: tuple[float, ...]) -> tuple
     rows = problems.problem
     moved = columns["log bytes"][rows]
     kind = kind_of(problems)[rows]
+    workspace = log(1.0 + problems.workspace.astype(np.float64))
     own = {
         "solver": problems.solver.astype(float),
         "solver rank order": np.argsort(np.argsort(habits.overall[:, 1]))[problems.solver].astype(float),
-        "log workspace": log(1.0 + problems.workspace),
-        "workspace over bytes": log(1.0 + problems.workspace) - moved,
+        "log workspace": workspace,
+        "workspace over bytes": workspace - moved,
     }
     for index, name in enumerate(("rank", "cost", "wins", "count")):
         own[f"solver {name}"] = habits.overall[problems.solver, index]

@@ -11,15 +11,20 @@ import numpy.typing as npt
 from autotune.cost.dataset import Group
 from autotune.cost.features import Array, FeatureSet, Table
 from autotune.cost.model import Floats
+from autotune.cost.objectives import Objective
+from autotune.cost.objectives import boosted as ranked
 from autotune.cost.trees import Trees
 from autotune.errors import InvalidInput
+
+OBJECTIVES = {"squared": 1.0, "regret": 1.0, "pairwise": 0.5, "listwise": 3.0, "expected": 3.0}
+"""What a booster can be trained for, and the power of a ranking (see objectives.py)."""
 
 
 @dataclass(frozen=True)
 class Options:
     """How to train. `objective`: "squared" error, or weighted by "regret", the distance from the workload's best.
 
-    "pairwise" boosters only rank, and the other way round: for comparison.
+    "pairwise", "listwise" and "expected" boosters only rank (see objectives.py): for comparison.
     """
 
     seed: int = 0
@@ -92,6 +97,8 @@ def boosted(
     `label` decides how much each row matters."""
     import xgboost
 
+    if options.objective not in OBJECTIVES:
+        raise InvalidInput(f"objective {options.objective!r} is not one of {', '.join(OBJECTIVES)}")
     best = np.full(int(group.max()) + 1, np.inf)
     np.minimum.at(best, group, label)
     regret = label - best[group]
@@ -101,14 +108,12 @@ def boosted(
     }  # fmt: skip
     if options.objective == "regret":
         data = xgboost.DMatrix(x, target, weight=np.exp(-options.focus * regret))
-    elif options.objective == "pairwise":
-        grades = np.rint(31 * np.exp(-regret)).astype(int)
-        data = xgboost.DMatrix(x, grades, qid=group)
-        params |= {"objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8}
     elif options.objective == "squared":
         data = xgboost.DMatrix(x, target)
     else:
-        raise InvalidInput(f"objective {options.objective!r} is not one of regret, squared, pairwise")
+        ranking = Objective(options.objective, OBJECTIVES[options.objective])
+        params["min_child_weight"] = least / 10  # hessians of a ranking are small
+        return bytes(ranked(x, regret, group, ranking, params, options.trees, seed=seed).save_raw("ubj"))
     return bytes(xgboost.train(params, data, options.trees).save_raw("ubj"))
 
 

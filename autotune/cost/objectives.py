@@ -6,7 +6,10 @@ convention:
 
 - pairwise: RankNet's logistic loss (Burges et al., 2005) on pairs of a group, each weighted by (difference of
   cost)^power, so that a pair matters by what confusing it costs.
-- listwise: cross entropy between softmax(−power · cost) and softmax(−score), as ListNet's top one (Cao et al., 2007).
+- listwise: cross entropy between softmax(−power · cost) and softmax(−score), as in ListNet's top one (Cao et al.,
+  2007).
+- expected: listwise, and `EXPECTED` times the cost to expect of a candidate drawn by softmax(−score): the regret
+  itself, smoothed. Alone it is flat where a booster begins, hence the sum.
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ MOST_PAIRS = 8
 
 LEAST_HESSIAN = 1e-6
 
+EXPECTED = 4.0
+"""Weight of the expected cost beside the cross entropy."""
+
 
 @dataclass(frozen=True)
 class Objective:
-    """One way to learn. `kind`: "squared", "root", "share", "regret", "pairwise" or "listwise".
+    """One way to learn. `kind`: "squared", "root", "share", "regret", "pairwise", "listwise" or
+    "expected".
 
     squared: the cost. root: its square root, which tells the best few apart. share: 1 − best time / time, weighted
     by best time / time. regret: the cost, weighted by exp(−power · cost). `power`: see there and above.
@@ -49,7 +56,7 @@ class Objective:
     @property
     def ranks(self) -> bool:
         """Whether its scores only rank: they are no costs."""
-        return self.kind in ("pairwise", "listwise")
+        return self.kind in ("pairwise", "listwise", "expected")
 
     def target(self, cost: Floats) -> tuple[Floats, Floats | None]:
         """(label, weight or None) of a regression."""
@@ -68,18 +75,20 @@ class Objective:
         if self.kind == "pairwise":
             return _pairwise(cost, group, self.power, seed, weight)
         if self.kind == "listwise":
-            return _listwise(cost, group, self.power, weight)
+            return _listwise(cost, group, self.power, 0.0, weight)
+        if self.kind == "expected":
+            return _listwise(cost, group, self.power, EXPECTED, weight)
         raise InvalidInput(f"objective {self.kind!r} is a regression")
 
 
-_KINDS = ("squared", "root", "share", "regret", "pairwise", "listwise")
+_KINDS = ("squared", "root", "share", "regret", "pairwise", "listwise", "expected")
 
 ENSEMBLE = (
+    Objective("listwise", 3.0),
+    Objective("listwise", 1.5),
+    Objective("expected", 3.0),
     Objective("pairwise", 0.5),
     Objective("pairwise", 1.0),
-    Objective("listwise", 6.0),
-    Objective("root"),
-    Objective("share"),
 )
 """Members that err differently; their mean ranks better than any of them (see docs/cost-model.md)."""
 
@@ -133,7 +142,12 @@ def pairs(group: Whole, seed: int = 0, most: int = MOST_PAIRS) -> tuple[Whole, W
 
 
 def _sums(values: Floats, group: Whole) -> Floats:
-    return np.bincount(group, values)
+    return _at(group, values)
+
+
+def _at(places: Whole, values: Floats, length: int = 0) -> Floats:
+    """Sums of the values of each place."""
+    return np.asarray(np.bincount(places, values, length), np.float64)
 
 
 def _pairwise(
@@ -154,22 +168,25 @@ def _pairwise(
         s = score.astype(np.float64)
         wrong = 1.0 / (1.0 + np.exp(np.clip(s[loser] - s[winner], -50, 50)))
         push, bend = w * wrong, w * wrong * (1.0 - wrong)
-        gradient = np.bincount(winner, push, rows) - np.bincount(loser, push, rows)
-        hessian = np.bincount(winner, bend, rows) + np.bincount(loser, bend, rows)
+        gradient = _at(winner, push, rows) - _at(loser, push, rows)
+        hessian = _at(winner, bend, rows) + _at(loser, bend, rows)
         return gradient, np.maximum(hessian, LEAST_HESSIAN)
 
     return objective
 
 
 def _listwise(
-    cost: Floats, group: Whole, sharpness: float, weight: Floats | None
+    cost: Floats, group: Whole, sharpness: float, regret: float, weight: Floats | None
 ) -> Callable[[npt.NDArray[np.float32], Any], tuple[Floats, Floats]]:
     wanted = _softmax(-sharpness * cost, group)
     w = np.ones(len(cost)) if weight is None else weight
 
     def objective(score: npt.NDArray[np.float32], _: Any) -> tuple[Floats, Floats]:
         p = _softmax(-score.astype(np.float64), group)
-        return w * (wanted - p), np.maximum(w * p * (1.0 - p), LEAST_HESSIAN)
+        push = wanted - p
+        if regret:
+            push -= regret * p * (cost - _sums(p * cost, group)[group])
+        return w * push, np.maximum(w * p * (1.0 - p), LEAST_HESSIAN)
 
     return objective
 

@@ -127,7 +127,7 @@ def check(data: bytes, features: int) -> int:
         raise Malformed(f"something is missing or of another type: {error}") from None
 
 
-OBJECTIVES = ("reg:squarederror", "binary:logistic", "rank:pairwise")
+OBJECTIVES = ("reg:squarederror", "binary:logistic")
 
 
 def _check_tree(tree: dict[str, Any], features: int) -> None:

@@ -22,7 +22,7 @@ def read_text(path: str) -> str:
     """The text of a file, unpacked by its suffix. Raises `Unavailable` where it cannot be read, `InvalidInput` where it
     is no text of UTF-8, or too long.
     """
-    opened = _OPEN.get(os.path.splitext(path)[1], open)
+    opened: Callable[..., IO[bytes]] = _OPEN.get(os.path.splitext(path)[1], open)
     try:
         with opened(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from autotune.errors import InvalidInput
 from autotune.formats import UNKNOWN_SPEC, BadLine, Format, Origin, environment, named_device, word
@@ -37,13 +38,17 @@ FAILURES = {
 UNITS_NS = {"": 1e6, "ms": 1e6, "milliseconds": 1e6, "s": 1e9, "seconds": 1e9, "us": 1e3, "ns": 1.0}
 
 
+Read: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Measurement]]
+"""From an entry to parameters and what came of them; raises `InvalidInput` with what is wrong."""
+
+
 class _Tables(Format):
     """What the two have in common: building records of one kernel."""
 
     workloads = (RecordedKernel,)
 
     def _records(
-        self, entries: Iterator[tuple[int, Any]], workload: RecordedKernel, device: str
+        self, entries: Iterator[tuple[int, Any]], read: Read, workload: RecordedKernel, device: str
     ) -> Iterator[TuningRecord | BadLine]:
         profile, software, now = named_device(device), environment("Kernel Tuner"), utc_now()
         for number, entry in entries:
@@ -51,7 +56,7 @@ class _Tables(Format):
                 yield entry
                 continue
             try:
-                params, measured = self._entry(entry)
+                params, measured = read(entry)
                 config = Config("kernel_tuner", params, "cuda:0")
                 when = _when(entry.get("timestamp")) or now
                 yield TuningRecord(
@@ -60,10 +65,6 @@ class _Tables(Format):
             except InvalidInput as error:
                 yield BadLine(number, str(error))
 
-    def _entry(self, entry: Any) -> tuple[Mapping[str, Any], Measurement]:
-        """Raises `InvalidInput` with what is wrong."""
-        raise NotImplementedError
-
 
 class Cache(_Tables):
     name = "kernel-tuner-cache"
@@ -71,30 +72,14 @@ class Cache(_Tables):
 
     def read(self, text: str, origin: Origin) -> Iterator[TuningRecord | BadLine]:
         head, entries = _opened(text)
-        self._keys = [str(name) for name in head.get("tune_params_keys") or ()]
-        if not self._keys:
+        keys = [str(name) for name in head.get("tune_params_keys") or ()]
+        if not keys:
             raise InvalidInput(f"{origin.file} is no cache of Kernel Tuner: it names no tune_params_keys")
         device = origin.device or str(head.get("device_name") or "")
         workload = RecordedKernel(
             word(origin.kernel or head.get("kernel_name") or "kernel"), word(origin.problem or head.get("problem_size"))
         )
-        return self._records(entries, workload, device)
-
-    def _entry(self, entry: Any) -> tuple[Mapping[str, Any], Measurement]:
-        if not isinstance(entry, dict):
-            raise InvalidInput("it is no object")
-        missing = [name for name in self._keys if name not in entry]
-        if missing:
-            raise InvalidInput(f"it has no value of {missing[0]}")
-        params = {name: entry[name] for name in self._keys}
-        if "time" not in entry:
-            raise InvalidInput("it has no time")
-        build_ns = _build_ns(entry.get("compile_time"))
-        time = entry["time"]
-        if isinstance(time, str) or time is None:
-            return params, _failed(str(time), build_ns)
-        times = entry.get("times") or [time]
-        return params, _measured(times if isinstance(times, list) else [time], 1e6, build_ns)
+        return self._records(entries, partial(_cached, keys), workload, device)
 
 
 class T4(_Tables):
@@ -109,29 +94,46 @@ class T4(_Tables):
         if not origin.device:
             raise InvalidInput("T4 results do not tell their GPU: name it with --device")
         name = origin.kernel or origin.file.partition(".")[0] or "kernel"
-        return self._records(
-            iter(enumerate(results, 1)), RecordedKernel(word(name), word(origin.problem)), origin.device
-        )
+        workload = RecordedKernel(word(name), word(origin.problem))
+        return self._records(iter(enumerate(results, 1)), _result, workload, origin.device)
 
-    def _entry(self, entry: Any) -> tuple[Mapping[str, Any], Measurement]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("configuration"), dict):
-            raise InvalidInput("it has no configuration")
-        spent = entry.get("times")
-        spent = spent if isinstance(spent, dict) else {}
-        build_ns = _build_ns(spent.get("compilation_time", spent.get("compilation")))
-        invalid = str(entry.get("invalidity") or "correct")
-        if invalid != "correct":
-            return entry["configuration"], _failed(invalid, build_ns)
-        for measured in entry.get("measurements") or ():
-            if isinstance(measured, dict) and measured.get("name") == "time":
-                unit = str(measured.get("unit") or "").lower()
-                if unit not in UNITS_NS:
-                    raise InvalidInput(f"the unit {unit[:20]!r} of its time is not known")
-                value = measured.get("value")
-                if isinstance(value, str):
-                    return entry["configuration"], _failed(value, build_ns)
-                return entry["configuration"], _measured([value], UNITS_NS[unit], build_ns)
+
+def _cached(keys: Sequence[str], entry: Any) -> tuple[Mapping[str, Any], Measurement]:
+    if not isinstance(entry, dict):
+        raise InvalidInput("it is no object")
+    missing = [name for name in keys if name not in entry]
+    if missing:
+        raise InvalidInput(f"it has no value of {missing[0]}")
+    params = {name: entry[name] for name in keys}
+    if "time" not in entry:
         raise InvalidInput("it has no time")
+    build_ns = _build_ns(entry.get("compile_time"))
+    time = entry["time"]
+    if isinstance(time, str) or time is None:
+        return params, _failed(str(time), build_ns)
+    times = entry.get("times") or [time]
+    return params, _measured(times if isinstance(times, list) else [time], 1e6, build_ns)
+
+
+def _result(entry: Any) -> tuple[Mapping[str, Any], Measurement]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("configuration"), dict):
+        raise InvalidInput("it has no configuration")
+    spent = entry.get("times")
+    spent = spent if isinstance(spent, dict) else {}
+    build_ns = _build_ns(spent.get("compilation_time", spent.get("compilation")))
+    invalid = str(entry.get("invalidity") or "correct")
+    if invalid != "correct":
+        return entry["configuration"], _failed(invalid, build_ns)
+    for measured in entry.get("measurements") or ():
+        if isinstance(measured, dict) and measured.get("name") == "time":
+            unit = str(measured.get("unit") or "").lower()
+            if unit not in UNITS_NS:
+                raise InvalidInput(f"the unit {unit[:20]!r} of its time is not known")
+            value = measured.get("value")
+            if isinstance(value, str):
+                return entry["configuration"], _failed(value, build_ns)
+            return entry["configuration"], _measured([value], UNITS_NS[unit], build_ns)
+    raise InvalidInput("it has no time")
 
 
 def _opened(text: str) -> tuple[Mapping[str, Any], Iterator[tuple[int, Any]]]:
