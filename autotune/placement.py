@@ -3,9 +3,9 @@
     plan = place(sources, steps, cost)
     plan.devices["attention"]
 
-The graph's plan is the cheapest sum of computing and moving, one thing after the other: that devices could work at once is
-not counted on. A tensor is moved to a device once, however many steps there take it, and from whichever device has it
-that is nearest.
+The graph's plan is the cheapest sum of computing and moving, one thing after the other: that devices could work at
+once is not counted on. A tensor is moved to a device once, however many steps there take it, and from the nearest
+device that has it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ else:
     Cost = Holders = Best = object  # only annotations use them
 
 MOST_STATES = 4096
-"""Ways to have arrived at a step that are followed, the cheapest: all of them for two devices and twelve open branches."""
+"""Ways to have arrived at a step that are followed, the cheapest ones: for two devices, all where at most seven tensors
+are open at once."""
 
 
 def pick(options: Sequence[Placed], inputs_on: str) -> Placed:
@@ -44,6 +45,16 @@ def pick(options: Sequence[Placed], inputs_on: str) -> Placed:
         return home
     best = min(known, key=lambda option: (option.total_ns or 0.0, option.device))
     return best if (best.total_ns or 0.0) * GAIN <= home.total_ns else home
+
+
+def moving() -> Cost:
+    """What moving costs between the devices of this machine, by the figures of `autotune hw --probe`."""
+    from autotune import devices, hardware
+    from autotune.hardware import transfer
+
+    cpu = hardware.detect()
+    links = {f.name: transfer.between(cpu, f.hardware) for f in devices.here() if f.name != "cpu"}
+    return lambda size_bytes, source, target: transfer.route_ns(size_bytes, source, target, links)
 
 
 @noun
@@ -127,9 +138,7 @@ def _checked(sources: Sequence[Source], steps: Sequence[Step]) -> dict[str, int]
     for step in steps:
         unknown = [name for name in step.inputs if name not in sizes]
         if unknown:
-            raise InvalidInput(
-                f"step {step.name!r} takes {unknown[0]!r}, which is neither a source nor an earlier step"
-            )
+            raise InvalidInput(f"step {step.name!r} takes {unknown[0]!r}: neither a source nor an earlier step")
         if step.name in sizes:
             raise InvalidInput(f"two tensors of a graph are called {step.name!r}")
         if not step.times_ns:
@@ -142,8 +151,8 @@ def chain(answers: Sequence[Answer], inputs_on: str, cost: Cost, results_on: str
     """The plan of ops that each take the result of the one before, from lookups with `inputs_on`.
 
     Steps are called "0", "1" …. A device on which an op was never measured or predicted does not run it; the one
-    that has the inputs can, at a time of 0, where nothing is known of an op at all. Raises `InvalidInput` for an answer that was
-    looked up without `inputs_on`.
+    that has the inputs can, at a time of 0, where nothing is known of an op at all. Raises `InvalidInput` for an
+    answer that was looked up without `inputs_on`.
     """
     steps = []
     for number, answer in enumerate(answers):

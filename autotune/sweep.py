@@ -196,7 +196,7 @@ class _Run:
         return not finished, -job.worth.count * job.worth.default_ns
 
     def _seconds(self, job: _Waiting) -> float:
-        """The job's share of what is left of the budget; nodes of one kind work at once, devices of a machine do not."""
+        """The job's share of what is left of the budget. Machines work at once, the devices of one do not."""
         most = self.sweep.limits.job_seconds
         if self.budget_s is None:
             return most

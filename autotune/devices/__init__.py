@@ -2,9 +2,9 @@
 
 A `Backend` knows the devices of one kind (its placement: "cpu", "cuda" …) and is found through `registry.device`. It
 lists them without importing torch; a `Device` may import it. A device belongs to the process that opened it and to one
-thread. Work on a device may be asynchronous: a call returns before it is done, and what it wrote may be read by the host only
-after `synchronize`. Methods raise `Unavailable` when the device cannot be used at all, and whatever the framework
-raises for what a kernel did.
+thread. Work on a device may be asynchronous: a call returns before it is done, and what it wrote may be read by the
+host only after `synchronize`. Methods raise `Unavailable` when the device cannot be used at all, and whatever the
+framework raises for what a kernel did.
 """
 
 from __future__ import annotations
@@ -79,6 +79,10 @@ class Device(ABC):
 
     @abstractmethod
     def watch(self) -> Watch: ...
+
+    def copy_ns(self, size_bytes: int, to_device: bool, pinned: bool) -> int:
+        """Time of one copy of that many bytes between the host and this device, completed; 1 where they are one."""
+        return 1
 
     def kernel(self, call: Kernel, workload: Workload, config: Config) -> Kernel:
         """What an algorithm built, as it is called on this device."""

@@ -170,6 +170,17 @@ class Cuda(Device):
             self._flush_buffer = self._torch.empty(size, dtype=self._torch.uint8, device=self.name)
         self._flush_buffer.zero_()
 
+    def copy_ns(self, size_bytes: int, to_device: bool, pinned: bool) -> int:
+        torch = self._torch
+        host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned).fill_(1)  # written: its pages are there
+        there = torch.empty(size_bytes, dtype=torch.uint8, device=self.name)
+        source, target = (host, there) if to_device else (there, host)
+        self.synchronize()
+        begin = time.perf_counter_ns()
+        target.copy_(source)
+        self.synchronize()
+        return time.perf_counter_ns() - begin
+
     def prepared(self, call: Callable[[], object], spec: BenchmarkSpec) -> Callable[[], object]:
         if not spec.graph:
             return call
@@ -190,17 +201,3 @@ class Cuda(Device):
 
 def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def transfer_ns(device: Device, bytes_: int, to_device: bool, pinned: bool) -> int:
-    """Wall time of one copy of that many bytes between the host and a device of torch's, completed."""
-    import torch
-
-    host = torch.empty(max(1, bytes_), dtype=torch.uint8, pin_memory=pinned)
-    there = torch.empty(max(1, bytes_), dtype=torch.uint8, device=device.name)
-    source, target = (host, there) if to_device else (there, host)
-    device.synchronize()
-    begin = time.perf_counter_ns()
-    target.copy_(source)
-    device.synchronize()
-    return time.perf_counter_ns() - begin

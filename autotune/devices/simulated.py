@@ -1,12 +1,12 @@
 """A device that does not exist, for tests: memory of its own, calls that return before they are done, exact times.
 
-It is a discrete-event simulation on a clock of its own, so that times are exact and nothing waits. A call costs the host
-`launch_ns`, is queued, and takes the device what `cost` says. Until the host has synchronised, its result holds NaN (or
-the largest integer). Kernels read and write this device's memory only: a tensor of the host is an illegal access,
-after which the device can be used no more by this process, as on a GPU.
+It is a discrete-event simulation on a clock of its own, so that times are exact and nothing waits. A call costs the
+host `LAUNCH_NS`, is queued, and takes the device what `cost` says. Until the host has synchronised, its result holds
+NaN (or the largest integer). Kernels read and write this device's memory only: a tensor of the host is an illegal
+access, after which the device can be used no more by this process, as on a GPU.
 
-Nothing finds it unless a package registers it as a device (`autotune.devices` entry point, or `registered()` in a test).
-Its profile says so, in the vendor, which is part of the profile's key.
+Nothing finds it unless a package registers it as a device (`autotune.devices` entry point, or `registered()` in a
+test). Its profile says so, in the vendor, which is part of the profile's key.
 """
 
 from __future__ import annotations
@@ -171,11 +171,16 @@ class Simulated(Device):
         self.events += 1
         return max(self.device_ns, self.host_ns)
 
+    def copy_ns(self, size_bytes: int, to_device: bool, pinned: bool) -> int:
+        begin = self.host_ns
+        self._transfer(LINK.ns(size_bytes, to_device, pinned))
+        return self.host_ns - begin
+
     def watch(self) -> Watch:
         return _Quiet()
 
     def fatal(self, error: BaseException) -> bool:
-        return bool(self.broken)
+        return bool(self.broken) or "illegal memory access" in str(error)
 
 
 class _Quiet(Watch):
@@ -195,7 +200,7 @@ class SimulatedBackend(Backend):
     def found(self) -> tuple[Found, ...]:
         return () if self.gone else (Found("sim:0", PROFILE),)
 
-    def open(self, name: str) -> Device:
+    def open(self, name: str) -> Simulated:
         if self.gone or name not in ("sim", "sim:0"):
             raise Unavailable(f"the simulated device {name} is not there")
         return Simulated("sim:0")

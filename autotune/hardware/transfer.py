@@ -1,8 +1,8 @@
 """What moving data between the host and a device costs: a latency, and bytes over a bandwidth, each way.
 
-A property of the pair of host and device, measured by `autotune hw --probe` and kept in the cache folder; it describes and is
-part of no key. What was never measured is assumed to be as slow as PCI Express 3.0 with ordinary (pageable) memory, so
-that a device is not chosen for a transfer that nobody knows.
+A property of the pair of host and device, measured by `autotune hw --probe` and kept in the cache folder; it describes
+and is part of no key. What was never measured is assumed to be slower than PCI Express 3.0 is with ordinary (pageable)
+memory, so that a device is not chosen for a transfer that nobody knows.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def _open(protocol: IO[str], task: Task) -> Bench | None:
 def limit_memory(task: Task) -> None:
     """Address space: what is mapped now, room for operands with their f64 references, and the spec's limit.
 
-    None for other devices than the CPU: a GPU's driver maps address space by the terabyte. There the GPU's own memory is
-    the limit, and the time.
+    None for other devices than the CPU: a GPU's driver maps address space by the terabyte. There the GPU's own memory
+    is the limit, and the time.
     """
     try:
         import resource
