@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from autotune.ops.gemm import Gemm
     from autotune.ops.linear import Linear
     from autotune.registry import parse_workload
+    from autotune.triton_kernels import triton
     from autotune.types import Answer, Config, HardwareProfile, Origin, Status, Workload
 
 _HOMES = {
     "lookup": "autotune.online",
     "refresh": "autotune.online",
+    "triton": "autotune.triton_kernels",
     "Linear": "autotune.ops.linear",
     "Gemm": "autotune.ops.gemm",
     "Conv2d": "autotune.ops.conv2d",
@@ -65,6 +67,7 @@ __all__ = [
     "lookup",
     "parse_workload",
     "refresh",
+    "triton",
 ]
 
 

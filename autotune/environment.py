@@ -12,7 +12,7 @@ import sys
 from autotune import settings
 from autotune.types import Environment
 
-_VERSION_FILES = {"torch": "version.py", "numpy": "version.py", "numba": "_version.py"}
+_VERSION_FILES = {"torch": "version.py", "numpy": "version.py", "numba": "_version.py", "triton": "__init__.py"}
 
 _current: dict[str, Environment] = {}
 
@@ -53,7 +53,7 @@ def _read(kind: str) -> Environment:
 
 
 def version(library: str) -> str:
-    """Version text of torch, numpy or numba as the library itself states it; "" when it is not installed."""
+    """Version text of torch, numpy, numba or triton as the library itself states it; "" when it is not installed."""
     module = sys.modules.get(library)
     told = getattr(module, "__version__", None)  # not there while the module is still being imported
     if told:

@@ -106,8 +106,9 @@ def run_job(
     environment: Environment,
     runner: Runner,
     candidates_of: CandidatesOf = candidates_for,
+    device: str = "cpu",
 ) -> Job:
-    """Tunes one workload: yields batches of records, returns how it ended."""
+    """Tunes one workload on one device of that hardware: yields batches of records, returns how it ended."""
     if order.workload.is_empty:
         return JobEnd("empty", reason="there is nothing to compute: the default is used")
     lacking = _lacking_memory(order.workload, hardware)
@@ -120,7 +121,7 @@ def run_job(
         return JobEnd("known", finished)
     if order.seconds <= 0:
         return JobEnd("postponed", reason="the budget is spent; run again to go on")
-    search = _Search(order, candidates, hardware, environment, runner)
+    search = _Search(order, candidates, hardware, environment, runner, device)
     try:
         yield from search.search(begin + SEARCH_SHARE * order.seconds)
         quiet = yield from search.decide((1 - SEARCH_SHARE) * order.seconds)
@@ -150,10 +151,11 @@ class _Search:
         hardware: HardwareProfile,
         environment: Environment,
         runner: Runner,
+        device: str,
     ) -> None:
         self.order, self.candidates, self.runner = order, candidates, runner
         self.hardware, self.environment = hardware, environment
-        self.task = Task(order.workload, hardware, order.spec, seed=int(order.workload.key[:6], 16))
+        self.task = Task(order.workload, hardware, order.spec, int(order.workload.key[:6], 16), device)
         self.strategy = self._strategy()
         self.screened: dict[Config, Measurement] = {}
         self.disturbed: dict[Config, int] = {}  # how often a config was screened on a busy machine only
@@ -229,7 +231,7 @@ class _Search:
     def _refusals(self) -> tuple[TuningRecord, ...]:
         """One NOT_APPLICABLE row per algorithm that refused, so that people find the reason in the database."""
         return tuple(
-            self._record(Config(name), Measurement(Status.NOT_APPLICABLE, reason), Stage.SCREEN)
+            self._record(self.candidates.config(name, {}), Measurement(Status.NOT_APPLICABLE, reason), Stage.SCREEN)
             for name, reason in self.candidates.refusals.items()
         )
 

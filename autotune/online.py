@@ -47,6 +47,7 @@ def lookup(
     max_error: float | None = None,
     explain: bool = False,
     on_miss: str = "default",
+    inputs_on: str | None = None,
 ) -> Answer:
     """The best config known for a workload on a machine.
 
@@ -54,13 +55,15 @@ def lookup(
     machine's when None. `max_error`: the largest per-element relative error accepted (see
     `ops.relative_error`); when None, what rounding in the workload's dtype explains. `explain`: a predicted answer
     says which features speak for it (`Answer.factors`; takes a second). `on_miss`: "queue" notes a workload that
-    was never measured here for the next `autotune sweep --wishes`; "default" does not.
+    was never measured here for the next `autotune sweep --wishes`; "default" does not. `inputs_on`: the device that has
+    the inputs, "cpu", "cuda" or "cuda:1": the answer is then the best of all devices of this machine, with the cost of
+    moving inputs and result where they cross, and `Answer.placements` has the best of each. When None, the CPU's.
 
     Answers are memoised: a workload asked again costs a dictionary lookup. Raises `InvalidInput` for something
     that is no workload; never tunes, waits or raises otherwise.
     """
-    plain = hw is None and max_error is None and not explain and on_miss == "default"
-    key = op if plain else (op, hw, max_error, explain, on_miss)
+    plain = hw is None and max_error is None and not explain and on_miss == "default" and inputs_on is None
+    key = op if plain else (op, hw, max_error, explain, on_miss, inputs_on)
     try:
         answer = _memo.get(key)
     except TypeError:  # unhashable, hence no workload
@@ -68,7 +71,13 @@ def lookup(
     if answer is None:
         if on_miss not in ("default", "queue"):
             raise InvalidInput(f'on_miss is "default" or "queue", not {on_miss!r}')
-        answer = _memo[key] = _find(op, hw, max_error, explain)
+        if inputs_on is None:
+            answer = _find(op, hw, max_error, explain)
+        elif hw is not None:
+            raise InvalidInput("inputs_on is about the devices of this machine, hw about another one: give one of them")
+        else:
+            answer = _placed(op, max_error, explain, inputs_on)
+        _memo[key] = answer
         if on_miss == "queue":
             _note_miss(answer, hw)
     return answer
@@ -94,11 +103,11 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
     if not isinstance(workload, Workload):
         raise InvalidInput(_NO_WORKLOAD.format(op))
     kind = registry.op(workload.op)
-    default = kind.default(workload)
+    profile = hardware.detect() if hw is None else hw
+    default = kind.default(workload).on(profile.placement)
     if workload.is_empty:
         return _default(workload, default, "there is nothing to compute")
     budget = kind.tolerance(workload) if max_error is None else max_error
-    profile = hardware.detect() if hw is None else hw
     software = environment.current(profile.kind)
     reason = "never measured here"
     hints: list[Config] = []
@@ -111,7 +120,7 @@ def _find(op: Workload | str, hw: HardwareProfile | None, max_error: float | Non
             if choices:
                 answer = _exact(workload, default, choices, budget, path)
                 if answer is not None:
-                    return _advised(answer, snapshot, profile.key, software.key, budget)
+                    return _advised(answer, snapshot, profile, software.key, budget)
                 reason = "measured with kernels of another revision"
             else:
                 reason = _near_miss(snapshot, workload) or reason
@@ -161,16 +170,19 @@ def _exact(workload: Workload, default: Config, choices: tuple[Choice, ...], bud
     )
 
 
-def _advised(answer: Answer, snapshot: Snapshot, hardware_key: str, environment_key: str, budget: float) -> Answer:
+def _advised(
+    answer: Answer, snapshot: Snapshot, profile: HardwareProfile, environment_key: str, budget: float
+) -> Answer:
     """The answer with a word on other layouts of its operands, where one was measured to be faster."""
     op = registry.op(answer.workload.op)
     for other in op.other_layouts(answer.workload):
+        default = op.default(other).on(profile.placement)
         choices = [
             c
-            for c in snapshot.choices(other.key, hardware_key, environment_key)
-            if c.config == op.default(other) or _is_current(other, c)
+            for c in snapshot.choices(other.key, profile.key, environment_key)
+            if c.config == default or _is_current(other, c)
         ]
-        served = decide.eligible(choices, op.default(other), budget)
+        served = decide.eligible(choices, default, budget)
         if served and answer.expected_ns and answer.expected_ns > served[0].expected_ns * WORTH_A_LAYOUT:
             gain = answer.expected_ns / served[0].expected_ns
             return answer.advised(f"{gain:.2f}x faster still for operands like {other.spec}, by {served[0].config}")
@@ -197,6 +209,47 @@ def _near_miss(snapshot: Snapshot, workload: Workload) -> str:
         return ""
     where = ", ".join(sorted({f"{name} with {software}" for name, software in near})[:3])
     return f"measured only on other hardware or software: {where}"
+
+
+# ---- devices ------------------------------------------------------------------------------------------------
+
+
+def _placed(op: Workload | str, max_error: float | None, explain: bool, inputs_on: str) -> Answer:
+    """The best of all devices for inputs on one of them; of alike devices the one with the inputs, or the first."""
+    from autotune import devices
+    from autotune.hardware import transfer
+    from autotune.placement import pick
+    from autotune.types import Placed
+
+    known = registry.names("devices")
+    if not isinstance(inputs_on, str) or inputs_on.partition(":")[0] not in known:
+        raise InvalidInput(f"inputs_on is one of {', '.join(known)}, such as cuda:0, not {inputs_on!r}")
+    workload = registry.parse_workload(op) if isinstance(op, str) else op
+    found = devices.here()
+    home = next((f for f in found if f.name == inputs_on or f.name.partition(":")[0] == inputs_on), None)
+    if home is None:
+        answer = _find(workload, None, max_error, explain)  # of the CPU: no device of that kind is known
+        default = registry.op(answer.workload.op).default(answer.workload).on(inputs_on.partition(":")[0])
+        return _default(answer.workload, default, f"this process sees no device {inputs_on}")
+    apart = {f.hardware.key: f for f in reversed(found)} | {home.hardware.key: home}
+    cpu = hardware.detect()
+    links = {f.name: transfer.between(cpu, f.hardware) for f in apart.values() if f.name != "cpu"}
+    answers: dict[str, Answer] = {}
+    options = []
+    for device in (f for f in found if f in apart.values()):
+        answer = answers[device.name] = _find(workload, device.hardware, max_error, explain)
+        move = transfer.route_ns(answer.workload.input_bytes, home.name, device.name, links)
+        move += transfer.route_ns(answer.workload.output_bytes, device.name, home.name, links)
+        measured = all(links[name].measured for name in {home.name, device.name} & set(links)) or not move
+        options.append(
+            Placed(
+                device.name, answer.config, answer.origin, answer.reason, answer.expected_ns, answer.speedup, move,
+                measured,
+            )
+        )  # fmt: skip
+    best = pick(options, home.name)
+    rest = sorted((o for o in options if o is not best), key=lambda o: (o.total_ns is None, o.total_ns or 0.0))
+    return answers[best.device].placed(best.device, (best, *rest))
 
 
 # ---- predicting --------------------------------------------------------------------------------------------
@@ -320,12 +373,14 @@ def build(answer: Answer, *operands: Any, **named: Any) -> Kernel:
     default = registry.algorithm(op.default(workload).algorithm)
     fallback = default.build(workload, op.default(workload).params, constants).call
     for config in (answer.config, *(choice.config for choice in answer.alternatives)):
-        if config == op.default(workload):
+        if config == op.default(workload) and not answer.placements:
             return fallback
         if (workload.key, config.key) in _quarantined:
             continue
         try:
-            return _guarded(op, workload, _build(workload, config, constants), fallback)
+            if answer.placements or config.placement != "cpu":
+                return _across(op, workload, answer.device, config, constants, fallback)
+            return _guarded(op, workload, _build(workload, config, constants, hardware.detect()), fallback)
         except Exception as error:
             _quarantined.add((workload.key, config.key))
             _memo.clear()  # answers that name it are answered anew
@@ -333,9 +388,9 @@ def build(answer: Answer, *operands: Any, **named: Any) -> Kernel:
     return fallback
 
 
-def _build(workload: Workload, config: Config, constants: dict[str, Any]) -> Kernel:
+def _build(workload: Workload, config: Config, constants: dict[str, Any], profile: HardwareProfile) -> Kernel:
     algorithm = registry.algorithm(config.algorithm)
-    refusal = algorithm.refusal(workload, hardware.detect())
+    refusal = algorithm.refusal(workload, profile)
     if refusal:
         raise InvalidInput(refusal)
     return algorithm.build(workload, config.params, constants).call
@@ -346,6 +401,38 @@ def _guarded(op: Op, workload: Workload, kernel: Kernel, fallback: Kernel) -> Ke
     accepts = op.acceptor(workload)
 
     def call(*inputs: Any) -> Any:
+        for tensor in inputs:
+            if not tensor.is_cpu:
+                return fallback(*inputs)
         return kernel(*inputs) if accepts(*inputs) else fallback(*inputs)
+
+    return call
+
+
+def _across(
+    op: Op, workload: Workload, name: str, config: Config, constants: dict[str, Any], fallback: Kernel
+) -> Kernel:
+    """A kernel on that device for inputs anywhere: they are moved there, and the result back to where they were.
+
+    What a tuned kernel may not be given goes to the framework, where the inputs are.
+    """
+    from autotune import devices
+
+    device = devices.opened(config.placement if name == "cpu" else name)
+    there = next(f.hardware for f in devices.here() if f.name == device.name)
+    moved = devices.on_device(device, constants)
+    default = op.default(workload).on(config.placement)
+    kernel = device.kernel(_build(workload, config, moved, there), workload, config)
+    plain = kernel if config == default else device.kernel(_build(workload, default, moved, there), workload, default)
+    accepts = op.acceptor(workload)
+
+    def call(*inputs: Any) -> Any:
+        accepted = accepts(*inputs)
+        if all(map(device.holds, inputs)):
+            return kernel(*inputs) if accepted else plain(*inputs)
+        if not accepted or device.capturing():
+            return fallback(*inputs)
+        result = device.fetch(kernel(*map(device.put, inputs)))
+        return result if inputs[0].is_cpu else result.to(inputs[0].device)
 
     return call

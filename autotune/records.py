@@ -6,7 +6,7 @@ Like types.py: frozen, validated, standard library only.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -40,6 +40,10 @@ class Stage(StrEnum):
     FINAL = "final"
 
 
+_CHOICES = {"cache_state": ("warm", "cold", "unknown"), "operands_on": ("device", "host"), "clock": ("wall", "events")}
+_LATER = ("operands_on", "clock", "graph")
+
+
 @dataclass(frozen=True)
 class BenchmarkSpec:
     """How a candidate is timed. The protocol is a value, and part of each record's identity."""
@@ -55,11 +59,32 @@ class BenchmarkSpec:
     run_timeout_s: float = 120.0
     memory_limit_bytes: int = 8 << 30  # on top of what the operands need
     tolerated_contention: float = 0.1  # share of the time that others may want the CPUs before a result is flagged
-    cache_state: str = "warm"  # operands are reused from sample to sample
+    cache_state: str = "warm"  # operands are reused from sample to sample; "cold": caches are flushed before each call
     allocator: str = "mallopt mmap_max=0 trim_threshold=max"  # set in the measuring process
+    operands_on: str = "device"  # inputs and results live where the kernel runs; "host": moving them is in the time
+    clock: str = "wall"  # "events": those of the device, which say when it began and ended, whatever the host did
+    graph: bool = False  # calls are replayed from a device graph, without the host's cost of launching
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise InvalidInput(f"{name} of a benchmark is {' or '.join(known)}, not {getattr(self, name)!r}")
+        if self.graph and self.operands_on == "host":
+            raise InvalidInput("a device graph holds no transfers from the host")
+
+    def for_kind(self, kind: str) -> BenchmarkSpec:
+        """The protocol on hardware of that kind: a GPU is timed by its own events, with its cache flushed before."""
+        if kind != "gpu" or self.clock == "events" or self.operands_on == "host":
+            return self
+        return replace(self, clock="events", cache_state="cold")
 
     def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        """Without the later fields that have their default, so that adding them changed no key."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in _LATER or getattr(self, item.name) != item.default
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BenchmarkSpec:
@@ -159,6 +184,8 @@ class TuningRecord:
             raise InvalidInput("measured_at must carry a time zone")
         if self.stage is Stage.FINAL and not self.measurement.paired:
             raise InvalidInput("what was measured without the default beside it cannot decide")
+        if self.stage is Stage.FINAL and self.spec.operands_on != "device":
+            raise InvalidInput("times that contain transfers cannot decide: they are of this host, too")
         object.__setattr__(self, "measured_at", self.measured_at.astimezone(UTC))
 
     @property

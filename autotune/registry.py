@@ -1,4 +1,4 @@
-"""One map of everything that can be added: ops, algorithms and formats, built in or from outside.
+"""One map of everything that can be added: ops, algorithms, devices and formats, built in or from outside.
 
 Another package adds its own through entry points, without touching this one:
 
@@ -7,6 +7,9 @@ Another package adds its own through entry points, without touching this one:
 
     [project.entry-points."autotune.algorithms"]
     my_algorithm = "my_package:MyAlgorithm"
+
+    [project.entry-points."autotune.devices"]
+    my_device = "my_package:MyBackend"
 
     [project.entry-points."autotune.formats"]
     my_format = "my_package:MyFormat"
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from autotune.devices import Backend
     from autotune.formats import Format
     from autotune.kernels import Algorithm
     from autotune.ops import Op
@@ -61,6 +65,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
         "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
     },
+    "devices": {
+        "cpu": "autotune.devices.cpu:CpuBackend",
+        "cuda": "autotune.devices.cuda:CudaBackend",
+    },
     "formats": {
         "miopen-find-db": "autotune.formats.miopen_import:FindDb",
         "kernel-tuner-cache": "autotune.formats.kernel_tuner:Cache",
@@ -78,7 +86,7 @@ def _entry_points(group: str) -> dict[str, str]:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """All names of "ops", "algorithms" or "formats", built-in ones first."""
+    """All names of "ops", "algorithms", "devices" or "formats", built-in ones first."""
     return (*BUILT_IN[group], *(name for name in sorted(_entry_points(group)) if name not in BUILT_IN[group]))
 
 
@@ -108,6 +116,11 @@ def op(name: str) -> Op:
 def algorithm(name: str) -> Algorithm:
     """The algorithm of that name. Raises `InvalidInput` or `Unavailable` like `op`."""
     return _load("algorithms", name)  # type: ignore[no-any-return]  # loaded by name
+
+
+def device(placement: str) -> Backend:
+    """The devices of that placement, such as "cpu" or "cuda". Raises `InvalidInput` or `Unavailable` like `op`."""
+    return _load("devices", placement)  # type: ignore[no-any-return]  # loaded by name
 
 
 def format(name: str) -> Format:

@@ -44,6 +44,13 @@ WHERE b.workload_key = ? ORDER BY h.name, e.framework
 """
 
 
+_MEASURED = """
+SELECT w.spec, m.config_key, c.algorithm, c.params, c.placement, min(m.median_ns)
+FROM workloads AS w CROSS JOIN measurements AS m ON m.workload_key = w.key JOIN configs AS c ON c.key = m.config_key
+WHERE substr(w.spec, 1, ?) = ? AND m.hardware_key = ? AND m.environment_key = ? AND m.kernel_revision = ?
+  AND m.status = 'OK' GROUP BY w.spec, m.config_key ORDER BY w.spec, m.config_key
+"""
+
 _ELSEWHERE = """
 SELECT DISTINCT c.key, c.algorithm, c.params, c.placement
 FROM best AS b JOIN configs AS c ON c.key = b.config_key WHERE b.workload_key = ? ORDER BY b.speedup DESC LIMIT 8
@@ -97,6 +104,13 @@ class Snapshot:
         """Configs decided for that workload under any identity: worth a prediction here."""
         return [self._config(*row) for row in self._query(_ELSEWHERE, (workload_key,))]
 
+    def measured(
+        self, spec_prefix: str, hardware_key: str, environment_key: str, kernel_revision: str
+    ) -> list[tuple[str, Config, float]]:
+        """(spec, config, least median ns) of all workloads whose spec begins so, whether they were decided or not."""
+        values = (len(spec_prefix), spec_prefix, hardware_key, environment_key, kernel_revision)
+        return [(str(row[0]), self._config(*row[1:5]), float(row[5])) for row in self._query(_MEASURED, values)]
+
     def close(self) -> None:
         """Gives the file back; a later query opens it again."""
         with _LOCK:
@@ -104,7 +118,7 @@ class Snapshot:
                 self._connection.close()
             self._connection = None
 
-    def _query(self, statement: str, values: tuple[str, ...]) -> list[Any]:
+    def _query(self, statement: str, values: tuple[str | int, ...]) -> list[Any]:
         import sqlite3
 
         with _LOCK:

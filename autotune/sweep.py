@@ -117,14 +117,14 @@ class _Run:
     ) -> None:
         self.sweep, self.budget_s = sweep, budget_s
         self.begin = time.monotonic()
-        machines = {
+        self.hardware = {
             node.kind: node.hardware
             for node in sweep.executor.nodes()
             if not sweep.wanted or node.hardware.key in sweep.wanted
         }
         jobs = [
-            _Waiting(number, workload, kind, Job(counts.get(workload, 1), roofline_ns(workload, machines[kind])))
-            for number, (workload, kind) in enumerate(product(workloads, machines))
+            _Waiting(number, workload, kind, Job(counts.get(workload, 1), roofline_ns(workload, profile)))
+            for number, (workload, (kind, profile)) in enumerate(product(workloads, self.hardware.items()))
         ]
         if budget_s is not None:
             jobs.sort(key=self._first)
@@ -149,10 +149,7 @@ class _Run:
 
     def _submit(self) -> None:
         """Gives waiting jobs to idle nodes, in order; ends those that no node will take."""
-        nodes = self.sweep.executor.nodes()
-        idle: dict[Kind, int] = {}
-        for node in nodes:
-            idle[node.kind] = idle.get(node.kind, 0) + (not node.doing)
+        idle = self._idle()
         now = time.monotonic()
         for kind in {job.kind for job in self.waiting}:
             if kind in idle:
@@ -165,10 +162,17 @@ class _Run:
             if not any(idle.values()):
                 break
             if idle.get(job.kind, 0) and self.sweep.executor.submit(job.number, self._order(job), job.kind):
-                idle[job.kind] -= 1
+                idle = self._idle()
                 self.waiting.remove(job)
                 self.running[job.number] = job
                 self.sweep.observe(Event(job.workload, job.number, self.jobs))
+
+    def _idle(self) -> dict[Kind, int]:
+        """How many nodes of each kind could take a job now; 0 for kinds that are there and busy."""
+        idle: dict[Kind, int] = {}
+        for node in self.sweep.executor.nodes():
+            idle[node.kind] = idle.get(node.kind, 0) + (not node.doing)
+        return idle
 
     def _order(self, job: _Waiting) -> JobOrder:
         """What the store knows that the job should know. Read when it begins: others may have measured meanwhile."""
@@ -177,7 +181,7 @@ class _Run:
         finished = sweep.store.finished_jobs(*identity)
         return JobOrder(
             job.workload,
-            sweep.spec,
+            sweep.spec.for_kind(self.hardware[job.kind].kind),
             sweep.limits,
             self._seconds(job),
             sweep.again,
@@ -192,14 +196,16 @@ class _Run:
         return not finished, -job.worth.count * job.worth.default_ns
 
     def _seconds(self, job: _Waiting) -> float:
-        """The job's share of what is left of the budget; nodes of one kind work at once."""
+        """The job's share of what is left of the budget. Machines work at once, the devices of one do not."""
         most = self.sweep.limits.job_seconds
         if self.budget_s is None:
             return most
         left = self.budget_s - (time.monotonic() - self.begin)
-        nodes = sum(node.kind == job.kind for node in self.sweep.executor.nodes())
-        rivals = [other for other in self.waiting if other.kind == job.kind]
-        shares = self.sweep.allot([other.worth for other in rivals], left * max(1, nodes))
+        nodes = self.sweep.executor.nodes()
+        machines = {node.host for node in nodes if node.kind == job.kind}
+        kinds = {node.kind for node in nodes if node.host in machines} | {job.kind}
+        rivals = [other for other in self.waiting if other.kind in kinds]
+        shares = self.sweep.allot([other.worth for other in rivals], left * max(1, len(machines)))
         return min(most, left, shares[rivals.index(job)])
 
     def _neighbours(self, job: _Waiting) -> list[Config]:
@@ -243,7 +249,7 @@ class _Run:
         op = registry.op(job.workload.op)
         winner, default_ns = None, None
         if end.state in ("tuned", "known"):
-            default = op.default(job.workload)
+            default = op.default(job.workload).on(self.hardware[job.kind].placement)
             choices = self.sweep.store.choices(job.workload.key, job.kind.hardware_key, job.kind.environment_key)
             best = decide.eligible(choices, default, op.tolerance(job.workload))
             winner = best[0] if best and best[0].config != default else None

@@ -34,6 +34,7 @@ else:
 
 __all__ = [
     "INT64_MAX",
+    "SIMULATED",
     "Answer",
     "BenchmarkSpec",
     "Cache",
@@ -44,6 +45,7 @@ __all__ = [
     "Measurement",
     "Origin",
     "ParamValue",
+    "Placed",
     "Stage",
     "Status",
     "StrideClass",
@@ -92,7 +94,11 @@ def _freeze(name: str, value: Any) -> ParamValue:
 
 @noun
 class Config(Noun):
-    """One way to compute: algorithm, its parameters by name and value, and the device (placement)."""
+    """One way to compute: algorithm, its parameters by name and value, and the kind of device that runs it.
+
+    `placement` is "cpu", "cuda" (which is what torch calls AMD's GPUs, too), never the number of a device: which
+    silicon it was says the hardware profile, and what was measured on one of two alike GPUs holds for the other.
+    """
 
     algorithm: str
     params: Mapping[str, ParamValue] = field(default_factory=dict)
@@ -103,6 +109,10 @@ class Config(Noun):
             raise InvalidInput("a config needs an algorithm and a placement")
         frozen = {str(name): _freeze(name, self.params[name]) for name in sorted(self.params)}
         object.__setattr__(self, "params", MappingProxyType(frozen))
+
+    def on(self, placement: str) -> Config:
+        """The same config on that kind of device."""
+        return self if placement == self.placement else Config(self.algorithm, self.params, placement)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Config) and self.key == other.key)
@@ -131,6 +141,10 @@ class Cache(Noun):
     level: int
     size_bytes: int
     shared_by: int = 1
+
+
+SIMULATED = "simulated"
+"""The vendor of devices that are none: part of their profiles' keys, so that no real device has theirs."""
 
 
 @noun
@@ -190,6 +204,13 @@ class HardwareProfile(Noun):
     @cached_property
     def key(self) -> str:
         return content_key(self.identity())
+
+    @property
+    def placement(self) -> str:
+        """What torch calls devices of this kind, and `Config.placement` of what runs on them."""
+        if self.kind == "cpu":
+            return "cpu"
+        return "sim" if self.vendor == SIMULATED else "cuda"
 
     def cache_bytes(self, level: int) -> int:
         """Size of the data or unified cache of that level, 0 where there is none."""
@@ -257,6 +278,29 @@ class Choice(Noun):
 
 
 @noun
+class Placed(Noun):
+    """What is best on one device, and what using it costs for the inputs that were asked about.
+
+    `expected_ns` is None where nothing is known of the device's time. `transfer_ns`: moving the inputs there and the
+    result back to where the inputs are; 0 on the device that has them. `measured`: whether the transfer's figures
+    are (`autotune hw --probe`), or assumed.
+    """
+
+    device: str  # "cpu", "cuda:0"
+    config: Config
+    origin: Origin
+    reason: str
+    expected_ns: float | None = None
+    speedup: float | None = None  # over the default on that device
+    transfer_ns: float = 0.0
+    measured: bool = True
+
+    @property
+    def total_ns(self) -> float | None:
+        return None if self.expected_ns is None else self.expected_ns + self.transfer_ns
+
+
+@noun
 class Answer(Noun):
     """What lookup returns: a config, where it comes from, what to expect of it, and why.
 
@@ -278,12 +322,20 @@ class Answer(Noun):
     nearest: str = ""  # of a PREDICTED answer: spec of the most similar workload the model was trained on
     factors: tuple[tuple[str, float], ...] = ()  # when asked to explain: features, shares of log(time / default)
     advice: str = ""  # a layout of the operands that would be faster still, and by how much
+    device: str = "cpu"  # that runs it
+    placements: tuple[Placed, ...] = ()  # with `inputs_on`: the best of each device, the picked one first
     builder: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def advised(self, advice: str) -> Answer:
         """This answer with that advice."""
-        named = {item.name: getattr(self, item.name) for item in fields(Answer)}
-        return Answer(**{**named, "advice": advice})
+        return self._with(advice=advice)
+
+    def placed(self, device: str, placements: tuple[Placed, ...]) -> Answer:
+        """This answer as the pick among devices."""
+        return self._with(device=device, placements=placements)
+
+    def _with(self, **changed: Any) -> Answer:
+        return Answer(**{**{item.name: getattr(self, item.name) for item in fields(Answer)}, **changed})
 
     def build(self, *operands: Any, **named: Any) -> Any:
         """A callable for this workload; for `linear`, `build(weight, bias=None)` replaces `F.linear(x, weight, bias)`.

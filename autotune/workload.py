@@ -163,6 +163,19 @@ class Workload(Noun, _Traits):
         return self.bytes
 
     @property
+    def input_bytes(self) -> int:
+        """What one call takes besides constants: what has to be moved when the inputs are on another device.
+
+        `bytes`, an upper bound, where the op does not say.
+        """
+        return self.bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Size of the result; 0 where the op does not say, as `input_bytes` counts it then."""
+        return 0
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute, hence nothing to tune."""
         return self.flops == 0

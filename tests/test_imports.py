@@ -35,12 +35,15 @@ LAYERS = (
     ("formats", ("formats", "formats.*")),
     ("environment and models", ("environment", "suites")),
     ("users' models", ("trace",)),
-    ("contracts", ("kernels", "measure", "search", "store", "snapshot")),
+    ("contracts", ("kernels", "measure", "search", "store", "snapshot", "devices")),
     ("kernels", ("kernels.*", "kernels.triton.*")),
     ("wishes of lookups", ("wishes",)),
     ("cost model", ("cost", "cost.*")),
+    ("placement", ("placement",)),
     ("lookup", ("online",)),
     ("implementations", ("measure.*", "search.*", "store.*")),
+    ("devices", ("devices.*",)),
+    ("kernels of others", ("triton_kernels",)),
     ("reports", ("report", "report.*")),
     ("job", ("job", "budget")),
     ("executor contract", ("cluster",)),
@@ -69,6 +72,7 @@ THIRD_PARTY = {
     },
     "foundation": {"torch": "function"},
     "cost model": {"numpy": "module", "xgboost": "function", "sklearn": "function"},  # loaded by lookup on a miss only
+    "devices": {"torch": "function", "pynvml": "function"},
     "lookup": {"torch": "function"},  # only to build a kernel, and to say so where it is missing
     "machine": {"pynvml": "function"},
     "environment and models": {"torch": "function"},
@@ -82,6 +86,7 @@ THIRD_PARTY = {
         "xgboost": "function",
         "torch": "function",
     },
+    "kernels of others": {"torch": "function", "triton": "function"},
     "reports": {"sqlalchemy": "module", "matplotlib": "function", "pyarrow": "function"},
     "executors": {"ray": "function"},
     "command line": {"rich": "function"},
@@ -185,7 +190,7 @@ def test_imports_point_downward() -> None:
 
 def test_a_contract_does_not_import_its_implementations() -> None:
     wrong = []
-    for contract in ("ops", "kernels", "measure", "search", "store", "cluster", "cost", "formats"):
+    for contract in ("ops", "kernels", "measure", "search", "store", "cluster", "cost", "formats", "devices"):
         wrong += [
             f"{contract}:{found.line} imports {found.target}"
             for found in imports_of(contract)

@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.cli.common import add_command, add_database, add_json, duration, print_json
 from autotune.errors import InvalidInput
+from autotune.types import Placed
 
 
 def add(commands: Any) -> None:
@@ -23,6 +24,11 @@ def add(commands: Any) -> None:
         "--max-error", type=float, metavar="E", help="largest relative error accepted (default: rounding of the dtype)"
     )
     parser.add_argument("--explain", action="store_true", help="say which features speak for a predicted config")
+    parser.add_argument(
+        "--inputs-on",
+        metavar="DEVICE",
+        help="the device that has the inputs, such as cpu or cuda:0: choose among all devices of this machine",
+    )
     add_database(parser)
     add_json(parser)
 
@@ -34,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--max-error must be 0 or more, not {args.max_error}")
     from autotune import lookup
 
-    answer = lookup(args.workload, max_error=args.max_error, explain=args.explain)
+    answer = lookup(args.workload, max_error=args.max_error, explain=args.explain, inputs_on=args.inputs_on)
     if args.json:
         print_json(
             {
@@ -43,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
                 "algorithm": answer.config.algorithm,
                 "params": dict(answer.config.params),
                 "placement": answer.config.placement,
+                "device": answer.device,
+                "placements": [_placed_json(one) for one in answer.placements],
                 "expected_ns": answer.expected_ns,
                 "speedup": answer.speedup,
                 "interval": answer.interval,
@@ -68,8 +76,27 @@ def run(args: argparse.Namespace) -> int:
         print(f"  error     {answer.max_error:.1e} of an element, at most")
     for name, share in answer.factors:
         print(f"  because   {name}: {-100 * share:+.0f} % of speed")
+    for one in answer.placements:
+        there = f"{duration(one.expected_ns)} there" if one.expected_ns is not None else "time not known"
+        moving = f", {duration(one.transfer_ns)} to move" if one.transfer_ns else ""
+        assumed = "" if one.measured else " (assumed: autotune hw --probe measures it)"
+        print(f"  device    {one.device}: {there}{moving}{assumed}, {one.origin.value} {one.config}")
     if answer.advice:
         print(f"  advice    {answer.advice}")
     if answer.source:
         print(f"  source    {answer.source}")
     return 0
+
+
+def _placed_json(one: Placed) -> dict[str, Any]:
+    return {
+        "device": one.device,
+        "origin": one.origin.value,
+        "algorithm": one.config.algorithm,
+        "params": dict(one.config.params),
+        "expected_ns": one.expected_ns,
+        "transfer_ns": one.transfer_ns,
+        "transfer_measured": one.measured,
+        "total_ns": one.total_ns,
+        "reason": one.reason,
+    }

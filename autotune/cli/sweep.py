@@ -15,7 +15,7 @@ from autotune.cli.common import add_command, add_database, add_json, duration, n
 from autotune.cli.progress import observer
 from autotune.errors import InvalidInput
 from autotune.hardware import probe
-from autotune.types import BenchmarkSpec, Workload
+from autotune.types import BenchmarkSpec, HardwareProfile, Workload
 
 if TYPE_CHECKING:
     from autotune.cluster import Executor, Node
@@ -81,7 +81,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="with a cluster, only on machines whose profile's name or key begins so; may be repeated",
+        help="only on machines and devices whose profile's name or key begins so, or cpu, or gpu; may be repeated",
     )
     add_database(parser)
     add_json(parser)
@@ -134,12 +134,19 @@ def _executor(args: argparse.Namespace) -> Executor:
         from autotune.cluster.on_ray import RayExecutor
 
         return RayExecutor(args.cluster)
-    from autotune.cluster.local import LocalExecutor
+    from autotune import devices
+    from autotune.cluster.local import LocalExecutor, Part
     from autotune.measure.local import LocalRunner
 
     runner = LocalRunner()
     runner.start()  # its imports overlap with ours
-    return LocalExecutor(runner, probe.cached(hardware.detect()), environment.current())
+    alike: dict[str, Part] = {}  # of GPUs of one kind the first measures for all
+    for found in devices.here():
+        if found.name != "cpu":
+            software = environment.current(found.hardware.kind)
+            alike.setdefault(found.hardware.key, Part(found.name, found.hardware, software))
+    here = probe.cached(hardware.detect())
+    return LocalExecutor(runner, here, environment.current(), more=tuple(alike.values()))
 
 
 @contextlib.contextmanager
@@ -153,13 +160,17 @@ def _wanted(nodes: tuple[Node, ...], names: list[str]) -> list[Node]:
     there = {f"{node.hardware.name} ({node.hardware.key[:8]})" for node in nodes}
     chosen = []
     for name in names or [""]:
-        found = [n for n in nodes if n.hardware.key.startswith(name) or n.hardware.name.startswith(name)]
+        found = [n for n in nodes if _is_called(n.hardware, name)]
         if not found:
             raise InvalidInput(
                 f"no machine of profile {name!r} is there; there are {', '.join(sorted(there)) or 'none'}"
             )
         chosen += found
     return chosen
+
+
+def _is_called(profile: HardwareProfile, name: str) -> bool:
+    return name in ("", profile.kind) or profile.key.startswith(name) or profile.name.startswith(name)
 
 
 def _take_wishes(store: Store, nodes: list[Node], count: int | None) -> list[Wish]:

@@ -18,12 +18,21 @@ from autotune.types import Environment, HardwareProfile
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that measures. `kind` says which jobs it can take: the keys of its profile and its environment."""
+    """A device of a machine that measures. `kind` says which jobs it can take: the keys of its profile and environment.
+
+    Devices of one machine are nodes of their own, with one `machine`: jobs on them would disturb each other, so that
+    at most one of them works, and they share its time.
+    """
 
     name: str
     hardware: HardwareProfile
     environment: Environment
-    doing: str = ""  # the workload that is tuned there; "" while idle
+    doing: str = ""  # the workload that is tuned there, or on another device of the machine; "" while idle
+    machine: str = ""  # `name` when empty
+
+    @property
+    def host(self) -> str:
+        return self.machine or self.name
 
     @property
     def kind(self) -> Kind:

@@ -15,12 +15,16 @@ from autotune.types import BenchmarkSpec, Config, HardwareProfile, Measurement, 
 
 @dataclass(frozen=True)
 class Task:
-    """What all candidates of one job share. `seed` makes the random operands; it differs from job to job."""
+    """What all candidates of one job share. `seed` makes the random operands; it differs from job to job.
+
+    `device`: which of the machine's devices of that hardware measures, as torch calls it.
+    """
 
     workload: Workload
     hardware: HardwareProfile
     spec: BenchmarkSpec = field(default_factory=BenchmarkSpec)
     seed: int = 0
+    device: str = "cpu"
 
 
 @dataclass

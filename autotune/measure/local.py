@@ -76,6 +76,8 @@ class LocalRunner(Runner):
             return Measurement(Status.RUN_FAILED, str(answer.get("failed", "the measuring process lost its way")))
         for phase, seconds in answer["effort"].items():
             setattr(self.effort, phase, getattr(self.effort, phase) + seconds)
+        if answer.get("spent"):  # the device is lost to that process, as after an illegal memory access on a GPU
+            self._drop()
         return wire.measurement_from_json(answer["measurement"])
 
     def close(self) -> None:
@@ -93,6 +95,8 @@ class LocalRunner(Runner):
                 self._drop()
                 raise Unavailable(f"nothing can be measured for {task.workload}: {trouble}") from None
             if "failed" in answer:
+                if answer.get("spent"):
+                    self._drop()
                 raise Unavailable(f"{task.workload} cannot be set up: {answer['failed']}")
             # operands and references belong to the check; waiting for the child's imports is overhead
             self.effort.check_s += max(0.0, time.perf_counter() - max(begin, child.ready_at))

@@ -32,18 +32,27 @@ def sample_ns(call: Callable[[], object], repeats: int) -> int:
     return max(1, (time.perf_counter_ns() - begin) // repeats)
 
 
-def repeats_for(call: Callable[[], object], min_sample_ns: int) -> int:
+Sampler = Callable[[Callable[[], object], int], int]
+"""Takes a call and how often to make it; returns ns per call."""
+
+
+def repeats_for(call: Callable[[], object], min_sample_ns: int, sample: Sampler = sample_ns) -> int:
     """How often to call so that one sample lasts that long; warms up on the way."""
-    once = min(sample_ns(call, 1) for _ in range(3))
+    once = min(sample(call, 1) for _ in range(3))
     if once * 4 < min_sample_ns:  # short calls are measured again in bulk: the clock's own cost shows in one
-        once = sample_ns(call, max(1, min_sample_ns // (4 * once)))
+        once = sample(call, max(1, min_sample_ns // (4 * once)))
     return max(1, -(-min_sample_ns // once))
 
 
 def time_pairs(
-    candidate: Callable[[], object], baseline: Callable[[], object], spec: BenchmarkSpec, stage: Stage, seed: int
+    candidate: Callable[[], object],
+    baseline: Callable[[], object],
+    spec: BenchmarkSpec,
+    stage: Stage,
+    seed: int,
+    sample: Sampler = sample_ns,
 ) -> PairedTimes:
-    """Pairs until the stage has what it needs.
+    """Pairs until the stage has what it needs. `sample` is how the device is timed.
 
     A screening takes `screen_pairs`, and stops after 3 when all of them are hopeless. A decision takes
     `final_pairs`, and goes on to `max_final_pairs` while the bootstrap interval of the ratio contains 1.
@@ -54,7 +63,7 @@ def time_pairs(
     wanted = spec.screen_pairs if screening else spec.final_pairs
     least = GIVE_UP_PAIRS if screening else DECIDE_PAIRS
     budget_ns = (spec.screen_budget_s if screening else spec.final_budget_s) * 1e9
-    repeats = (repeats_for(candidate, spec.min_sample_ns), repeats_for(baseline, spec.min_sample_ns))
+    repeats = tuple(repeats_for(call, spec.min_sample_ns, sample) for call in (candidate, baseline))
     times: list[int] = []
     base: list[int] = []
     enabled = gc.isenabled()
@@ -64,11 +73,11 @@ def time_pairs(
     try:
         while len(times) < wanted:
             if random.random() < 0.5:
-                times.append(sample_ns(candidate, repeats[0]))
-                base.append(sample_ns(baseline, repeats[1]))
+                times.append(sample(candidate, repeats[0]))
+                base.append(sample(baseline, repeats[1]))
             else:
-                base.append(sample_ns(baseline, repeats[1]))
-                times.append(sample_ns(candidate, repeats[0]))
+                base.append(sample(baseline, repeats[1]))
+                times.append(sample(candidate, repeats[0]))
             if len(times) < least:
                 continue
             if time.perf_counter_ns() - begin > budget_ns:

@@ -16,6 +16,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "hardware": task.hardware.to_json(),
         "spec": task.spec.to_json(),
         "seed": task.seed,
+        "device": task.device,
     }
 
 
@@ -25,6 +26,7 @@ def task_from_json(data: dict[str, Any]) -> Task:
         HardwareProfile.from_json(data["hardware"]),
         BenchmarkSpec.from_json(data["spec"]),
         data["seed"],
+        data["device"],
     )
 
 

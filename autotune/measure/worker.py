@@ -3,6 +3,8 @@
     {"task": …}                    → {"ready": true} or {"failed": why}
     {"config": …, "stage": …}      → {"phase": "build" | "check" | "time"} …, then {"measurement": …, "effort": …}
 
+"spent": true beside an answer says that this process can use the device no more and wants to be replaced.
+
 It dies with its parent, keeps its memory within the spec's limit, and lets nothing that a candidate prints
 into the protocol.
 """
@@ -16,6 +18,7 @@ import signal
 import sys
 from typing import IO, Any
 
+from autotune.errors import Unavailable
 from autotune.measure import Task, wire
 from autotune.measure.bench import Bench
 from autotune.types import Stage, Workload
@@ -44,7 +47,8 @@ def main() -> None:
             continue
         measurement = bench.measure(wire.config_from_json(request["config"]), Stage(request["stage"]))
         effort = {"build_s": bench.effort.build_s, "check_s": bench.effort.check_s, "time_s": bench.effort.time_s}
-        _say(protocol, {"measurement": wire.measurement_to_json(measurement), "effort": effort})
+        answer = {"measurement": wire.measurement_to_json(measurement), "effort": effort, "spent": bench.spent}
+        _say(protocol, answer)
         bench.effort.build_s = bench.effort.check_s = bench.effort.time_s = 0.0
 
 
@@ -52,17 +56,29 @@ def _open(protocol: IO[str], task: Task) -> Bench | None:
     limit_memory(task)
     try:
         bench = Bench(task, lambda phase: _say(protocol, {"phase": phase}))
+    except Unavailable as error:
+        _say(protocol, {"failed": str(error), "spent": task.device != "cpu"})
+        return None
     except Exception as error:
-        _say(protocol, {"failed": f"{type(error).__name__}: {error}"})
+        _say(protocol, {"failed": f"{type(error).__name__}: {error}", "spent": task.device != "cpu"})
         return None
     _say(protocol, {"ready": True})
     return bench
 
 
 def limit_memory(task: Task) -> None:
-    """Address space: what is mapped now, room for operands with their f64 references, and the spec's limit."""
+    """Address space: what is mapped now, room for operands with their f64 references, and the spec's limit.
+
+    None for other devices than the CPU: a GPU's driver maps address space by the terabyte. There the GPU's own memory
+    is the limit, and the time.
+    """
     try:
         import resource
+
+        if task.device != "cpu":
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            return
 
         with open("/proc/self/statm", encoding="ascii") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -102,7 +102,10 @@ class Op(ABC):
 
     @abstractmethod
     def acceptor(self, workload: Workload) -> Callable[..., bool]:
-        """A quick test of the inputs: whether a tuned kernel may be given them; otherwise the default takes them."""
+        """A quick test of the inputs: whether a tuned kernel may be given them; otherwise the default takes them.
+
+        Where they are is not its concern: see `online.build`.
+        """
 
     @abstractmethod
     def tolerance(self, workload: Workload) -> float:

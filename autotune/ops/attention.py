@@ -84,6 +84,14 @@ class Attention(Workload):
         rows = 2 * self.heads * self.q_len + 2 * self.kv_heads * self.kv_len
         return self.batch * rows * self.head_dim * ITEMSIZE_BYTES[self.dtype]
 
+    @property
+    def input_bytes(self) -> int:
+        return self.bytes - self.output_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        return self.batch * self.heads * self.q_len * self.head_dim * ITEMSIZE_BYTES[self.dtype]
+
     @classmethod
     def of(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> Attention:
         """The workload of `F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)`; see `causal`.
@@ -191,7 +199,7 @@ class AttentionOp(Op):
         dtype, grad_enabled = getattr(torch, TORCH_NAMES[w.dtype]), torch.is_grad_enabled
 
         def accepts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-            if not (q.dtype is dtype and k.dtype is dtype and v.dtype is dtype and q.is_cpu and k.is_cpu and v.is_cpu):
+            if not (q.dtype is dtype and k.dtype is dtype and v.dtype is dtype):
                 return False
             shape, keys = q.shape, k.shape
             return (

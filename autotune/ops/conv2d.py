@@ -125,6 +125,15 @@ class Conv2d(Workload):
         elements += result * self.residual + self.k * self.bias
         return elements * ITEMSIZE_BYTES[self.dtype]
 
+    @property
+    def input_bytes(self) -> int:
+        residual = self.output_bytes if self.residual else 0
+        return self.n * self.c * self.h * self.w * ITEMSIZE_BYTES[self.dtype] + residual
+
+    @property
+    def output_bytes(self) -> int:
+        return self.n * self.k * self.out_h * self.out_w * ITEMSIZE_BYTES[self.dtype]
+
     @classmethod
     def of(
         cls,
@@ -256,7 +265,7 @@ class Conv2dOp(Op):
 
         def accepts(*tensors: torch.Tensor) -> bool:
             return len(tensors) == len(shapes) and all(
-                t.shape == shape and t.dtype is dtype and t.is_cpu and not (t.requires_grad and grad_enabled())
+                t.shape == shape and t.dtype is dtype and not (t.requires_grad and grad_enabled())
                 for t, shape in zip(tensors, shapes, strict=True)
             )
 

@@ -92,6 +92,14 @@ class EmbeddingBag(Workload):
         offsets = self.bags * index if self.lengths == "ragged" else 0
         return self.lookups * (index + item * self.weighted) + offsets + self.bags * self.dim * item
 
+    @property
+    def input_bytes(self) -> int:
+        return self._call_bytes - self.output_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        return self.bags * self.dim * ITEMSIZE_BYTES[self.dtype]
+
     @classmethod
     def of(
         cls,
@@ -240,7 +248,7 @@ class EmbeddingBagOp(Op):
         grad_enabled = torch.is_grad_enabled
 
         def accepts(*inputs: torch.Tensor) -> bool:
-            if len(inputs) != count or not all(t.is_cpu for t in inputs):
+            if len(inputs) != count:
                 return False
             indices, weights = inputs[0], inputs[-1]
             if indices.dtype is not index or indices.dim() != dims:

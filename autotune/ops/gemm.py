@@ -43,6 +43,14 @@ class Gemm(Workload):
     def bytes(self) -> int:
         return self.batch * (self.m * self.k + self.k * self.n + self.m * self.n) * ITEMSIZE_BYTES[self.dtype]
 
+    @property
+    def input_bytes(self) -> int:
+        return self.batch * (self.m * self.k + self.k * self.n) * ITEMSIZE_BYTES[self.dtype]
+
+    @property
+    def output_bytes(self) -> int:
+        return self.batch * self.m * self.n * ITEMSIZE_BYTES[self.dtype]
+
     @classmethod
     def of(cls, a: torch.Tensor, b: torch.Tensor) -> Gemm:
         """The workload of `a @ b`: [m, k] by [k, n], or [batch, m, k] by [batch, k, n]."""
@@ -114,8 +122,6 @@ class GemmOp(Op):
                 and b.shape == shape_b
                 and a.dtype is dtype
                 and b.dtype is dtype
-                and a.is_cpu
-                and b.is_cpu
                 and not ((a.requires_grad or b.requires_grad) and grad_enabled())
             )
 

@@ -50,6 +50,14 @@ class Linear(Workload):
         elements = self.m * self.k + self.n * self.k + self.m * self.n + (self.n if self.bias else 0)
         return elements * ITEMSIZE_BYTES[self.dtype]
 
+    @property
+    def input_bytes(self) -> int:
+        return self.m * self.k * ITEMSIZE_BYTES[self.dtype]
+
+    @property
+    def output_bytes(self) -> int:
+        return self.m * self.n * ITEMSIZE_BYTES[self.dtype]
+
     @classmethod
     def of(
         cls, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str = "none"
@@ -122,13 +130,7 @@ class LinearOp(Op):
         k, dtype, grad_enabled = w.k, getattr(torch, TORCH_NAMES[w.dtype]), torch.is_grad_enabled
 
         def accepts(x: torch.Tensor) -> bool:
-            return (
-                x.dtype is dtype
-                and x.dim() > 0
-                and x.shape[-1] == k
-                and x.is_cpu
-                and not (x.requires_grad and grad_enabled())
-            )
+            return x.dtype is dtype and x.dim() > 0 and x.shape[-1] == k and not (x.requires_grad and grad_enabled())
 
         return accepts
 

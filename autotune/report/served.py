@@ -51,8 +51,8 @@ def served(store: Store, op: str | None = None, hardware_key: str | None = None)
             kind = registry.op(workload.op)
         except AutotuneError:
             continue
-        default = kind.default(workload)
         for profile in machines:
+            default = kind.default(workload).on(profile.placement)
             for software in systems:
                 choices = store.choices(workload.key, profile.key, software.key)
                 best = decide.eligible(choices, default, kind.tolerance(workload))

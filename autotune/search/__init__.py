@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autotune import registry
 from autotune.canonical import content_key
-from autotune.space import SearchSpace
+from autotune.space import Params, SearchSpace
 from autotune.types import Config, HardwareProfile, Workload
 
 SMALL_SPACE = 12
@@ -22,16 +22,21 @@ SMALL_SPACE = 12
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every algorithm of an op: the spaces of those that apply, the reasons of those that do not."""
+    """Every algorithm of an op on one device: the spaces of those that apply, the reasons of those that do not."""
 
     spaces: Mapping[str, SearchSpace]
     refusals: Mapping[str, str]
     revisions: Mapping[str, str]
     default: Config
+    placement: str = "cpu"  # of all configs
+
+    def config(self, algorithm: str, params: Params) -> Config:
+        return Config(algorithm, params, self.placement)
 
     def contains(self, config: Config) -> bool:
         space = self.spaces.get(config.algorithm)
-        return config == self.default or (space is not None and space.contains(config.params))
+        here = config.placement == self.placement
+        return config == self.default or (here and space is not None and space.contains(config.params))
 
     def revision(self, config: Config) -> str:
         return self.revisions.get(config.algorithm, "")
@@ -44,7 +49,7 @@ class Candidates:
     def configs(self, algorithm: str) -> Iterator[Config]:
         """All configs of an algorithm, in a fixed order, the default left out."""
         for params in self.spaces[algorithm]:
-            config = Config(algorithm, params)
+            config = self.config(algorithm, params)
             if config != self.default:
                 yield config
 
@@ -52,7 +57,7 @@ class Candidates:
         """The authors' suggestions, algorithm by algorithm."""
         for algorithm, space in self.spaces.items():
             for params in space.seeds:
-                yield Config(algorithm, params)
+                yield self.config(algorithm, params)
 
     def first(self, seeds: Iterable[Config]) -> Iterator[Config]:
         """What is tried before a search is guided: those `seeds` that are candidates, the authors', small spaces whole.
@@ -107,7 +112,8 @@ def candidates_for(workload: Workload, hardware: HardwareProfile) -> Candidates:
         if principal in spaces:
             del spaces[name]
             refusals[name] = f"it stands in for {principal} where that does not apply; here it does"
-    return Candidates(spaces, refusals, revisions, registry.op(workload.op).default(workload))
+    placement = hardware.placement
+    return Candidates(spaces, refusals, revisions, registry.op(workload.op).default(workload).on(placement), placement)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Surrogate(Strategy):
                     self._explorer.avoid(row)
         if self._grid.branches:
             for row in self._explorer.ask(count - len(batch)):
-                config = Config(*self._grid.params(row))
+                config = self._candidates.config(*self._grid.params(row))
                 self._asked.add(config)
                 batch.append(config)
         return batch

@@ -89,13 +89,13 @@ class Tpe(Strategy):
         for name, values in space.parameters.items():
             choice = trial.suggest_categorical(f"{algorithm}.{name}", [_text(value) for value in values])
             params[name] = _value(str(choice), values)
-        return Config(algorithm, params) if space.valid(params) else None
+        return self._candidates.config(algorithm, params) if space.valid(params) else None
 
     def _random_config(self) -> Config | None:
         for _ in range(100):
             algorithm = self._random.choice(self._large)
             params = self._candidates.spaces[algorithm].sample(self._random)
-            if params is not None and (config := Config(algorithm, params)) not in self._asked:
+            if params is not None and (config := self._candidates.config(algorithm, params)) not in self._asked:
                 return config
         return None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from autotune.devices import simulated
 from autotune.kernels import Algorithm, Built, Constants
 from autotune.ops import Op
 from autotune.space import Params, SearchSpace
@@ -68,6 +69,7 @@ class ScaleOp(Op):
 class ScaleTorch(Algorithm):
     name = "scale_torch"
     ops = ("scale",)
+    kinds = ("cpu", "gpu")
 
     def shape_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         return ""
@@ -147,6 +149,10 @@ def _raise(x: Any, factor: Any) -> Any:
     raise ValueError("no such tile\nand a second line")
 
 
+def _illegal(x: Any, factor: Any) -> Any:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 def _sleep(x: Any, factor: Any) -> Any:
     time.sleep(3600)
 
@@ -157,6 +163,7 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "abort": lambda x, factor: os.abort(),
     "exit": lambda x, factor: os._exit(3),
     "raise": _raise,
+    "illegal": _illegal,
     "endless": _sleep,
     "memory": _eat_memory,
     "first_half": _half(0),
@@ -192,3 +199,12 @@ class Misbehaving(ScaleTorch):
             time.sleep(3600)
         run = WAYS[way]
         return Built(lambda x: run(x, constants["factor"]))
+
+
+class Simulated(simulated.SimulatedBackend):
+    """A device that takes 8 µs for any call, and 4 where work is done in two chunks."""
+
+    def open(self, name: str) -> simulated.Simulated:
+        device = super().open(name)
+        device.cost = lambda workload, config: 4_000 if config.params.get("chunks") == 2 else 8_000
+        return device
