@@ -130,9 +130,13 @@ def format(name: str) -> Format:
 
 def workload_kind(name: str) -> type[Workload]:
     """The class of an op's workloads, or of a kind that only other tools' results are of. Raises like `op`."""
-    if name not in names("ops"):
+    if name not in BUILT_IN["ops"] and name not in _entry_points("ops"):
         for other in names("formats"):
-            for kind in format(other).workloads:
+            try:
+                kinds = format(other).workloads
+            except Unavailable:
+                continue
+            for kind in kinds:
                 if kind.op == name:
                     return kind
     return op(name).workload
