@@ -78,7 +78,7 @@ def test_every_split_adds_up_with_the_epilogue_once(split: int, layout: str) -> 
 def test_winograd_tiles_of_both_sizes_cover_the_image(m: int, layout: str, size: tuple[int, int]) -> None:
     h, w = size
     workload = Conv2d(
-        2, 5, h, w, 7, 3, 3, padding=(1, 2, 1, 0), layout=layout, bias=True, residual=True, activation="relu"
+        2, 5, h, w, 7, 3, 3, padding=(1, 2, 1, 1), layout=layout, bias=True, residual=True, activation="relu"
     )
     params = {"m": m, "tile": (16, 16, 16), "warps": 2, "stages": 1, "group": 1, "precision": "ieee"}
     assert_right("triton_winograd", workload, params)

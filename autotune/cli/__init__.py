@@ -16,7 +16,8 @@ from autotune import __version__, settings
 from autotune.errors import AutotuneError
 
 COMMANDS = (
-    "hw", "suites", "algorithms", "compile", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db", "import",
+    "hw", "suites", "algorithms", "compile", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db",
+    "import",
 )  # fmt: skip
 
 MODULES = {"import": "importing"}
