@@ -91,8 +91,9 @@ triton.runtime.driver.set_active(Driver())
 compile_now(launch.specialized(), "sm_90", {str(tmp_path)!r})
 before = set(os.listdir({str(tmp_path)!r}))
 arguments = {{name: torch.float16 for name in launch.pointers}} | dict(launch.scalars) | dict(launch.constants)
-function(launch.kernel).warmup(
-    **arguments, grid=(1, 1, 1), num_warps=launch.num_warps, num_stages=launch.num_stages, **OPTIONS)
+kernel = function(launch.kernel)
+in_order = [arguments[name] for name in kernel.arg_names]
+kernel.warmup(*in_order, grid=(1, 1, 1), num_warps=launch.num_warps, num_stages=launch.num_stages, **OPTIONS)
 print(json.dumps(sorted(set(os.listdir({str(tmp_path)!r})) - before)))
 """
     import subprocess
