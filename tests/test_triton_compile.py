@@ -21,6 +21,7 @@ from autotune.kernels.triton.dot import DotTile, dot_needs
 from autotune.kernels.triton.facts import CompileFacts
 from autotune.kernels.triton.targets import target_of
 from autotune.types import Workload
+from tests import interpreted  # noqa: F401 - before triton: other modules of this process interpret kernels
 
 triton = pytest.importorskip("triton")
 

@@ -71,7 +71,7 @@ class TritonConv(TritonAlgorithm):
         filters, channels = w.k // w.groups, w.c // w.groups
         packed = weight.resolve_neg().reshape(w.groups, filters, channels, w.r, w.s).permute(0, 3, 4, 2, 1).contiguous()
         scalars, blocks = launches[0].scalars, launches[0].blocks
-        count, finish_blocks = launches[-1].scalars.get("count", 0), launches[-1].blocks
+        count, finish_blocks = int(launches[-1].scalars.get("count", 0)), launches[-1].blocks
         shape, stored = (w.n, w.k, w.out_h, w.out_w), _stored(w)
 
         def call(x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
@@ -87,7 +87,7 @@ class TritonConv(TritonAlgorithm):
             return y
 
         held = packed.numel() * packed.element_size()
-        return Built(call, held + (4 * tile.split * int(count) if tile.split > 1 else 0))
+        return Built(call, held + (4 * tile.split * count if tile.split > 1 else 0))
 
 
 def refusal(w: Conv2d, arch: str) -> str:
