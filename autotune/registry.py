@@ -64,6 +64,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
         "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
+        "triton_conv": "autotune.kernels.triton.conv:TritonConv",
+        "triton_winograd": "autotune.kernels.triton.winograd:TritonWinograd",
     },
     "devices": {
         "cpu": "autotune.devices.cpu:CpuBackend",

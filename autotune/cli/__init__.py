@@ -15,7 +15,10 @@ from importlib import import_module
 from autotune import __version__, settings
 from autotune.errors import AutotuneError
 
-COMMANDS = ("hw", "suites", "algorithms", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db", "import")
+COMMANDS = (
+    "hw", "suites", "algorithms", "compile", "sweep", "lookup", "enqueue", "train", "evaluate", "cluster", "db",
+    "import",
+)  # fmt: skip
 
 MODULES = {"import": "importing"}
 """Of commands that cannot be a module's name."""

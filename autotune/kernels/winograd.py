@@ -7,6 +7,7 @@ import math
 from functools import cache
 
 from autotune import paths
+from autotune.dtypes import UNIT_ROUNDOFF
 from autotune.kernels import Algorithm, Built, Constants, compiler
 from autotune.kernels.native import REALS, native_isa, number, parallel_threads
 from autotune.kernels.operands import weight_and_bias
@@ -66,15 +67,7 @@ class Winograd(Algorithm):
         general = unsupported("Winograd", w)
         if general:
             return general
-        if (w.r, w.s) != (3, 3):
-            return f"the Winograd kernel takes 3x3 filters, not {w.r}x{w.s}"
-        if w.strides != (1, 1):
-            return "Winograd tiles need stride 1: with a stride, neighbouring outputs share too little of their input"
-        if w.dilations != (1, 1):
-            return "Winograd tiles need dilation 1: a dilated filter does not cover neighbouring pixels"
-        if w.groups != 1:
-            return f"the Winograd kernel takes ungrouped convolutions, not groups={w.groups}"
-        return ""
+        return not_for_winograd(w)
 
     def software_refusal(self, workload: Workload) -> str:
         return compiler.missing_reason()
@@ -96,10 +89,7 @@ class Winograd(Algorithm):
         some ten roundings of terms that are up to six times as large as their sum. Measured: 1e-7 to 7e-7 for m=2,
         2e-6 to 5e-6 for m=4, for f32 with 1 to 512 channels; a lookup goes by the error of each measured config.
         """
-        from autotune.dtypes import UNIT_ROUNDOFF
-
-        w = conv(workload)
-        return AMPLIFICATION * UNIT_ROUNDOFF[w.dtype] * (64 + 8 * math.sqrt(w.depth))
+        return error_bound(conv(workload))
 
     def compile(self, workload: Workload, params: Params) -> None:
         compiler.shared_library(SOURCE, _defines(conv(workload), params))
@@ -107,6 +97,24 @@ class Winograd(Algorithm):
     def build(self, workload: Workload, params: Params, constants: Constants) -> Built:
         w = conv(workload)
         return _build(_load(compiler.shared_library(SOURCE, _defines(w, params))), w, params, constants)
+
+
+def not_for_winograd(w: Conv2d) -> str:
+    """Why no kernel can compute that by Winograd's algorithm; "" when one can."""
+    if (w.r, w.s) != (3, 3):
+        return f"the Winograd kernel takes 3x3 filters, not {w.r}x{w.s}"
+    if w.strides != (1, 1):
+        return "Winograd tiles need stride 1: with a stride, neighbouring outputs share too little of their input"
+    if w.dilations != (1, 1):
+        return "Winograd tiles need dilation 1: a dilated filter does not cover neighbouring pixels"
+    if w.groups != 1:
+        return f"the Winograd kernel takes ungrouped convolutions, not groups={w.groups}"
+    return ""
+
+
+def error_bound(w: Conv2d) -> float:
+    """See `Winograd.error_bound`."""
+    return AMPLIFICATION * UNIT_ROUNDOFF[w.dtype] * (64 + 8 * math.sqrt(w.depth))
 
 
 @cache

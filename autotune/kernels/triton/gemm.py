@@ -9,7 +9,7 @@ from autotune.kernels import Built, Constants
 from autotune.kernels.operands import weight_and_bias
 from autotune.kernels.triton import ELEMENTS, Launch, Needs, TritonAlgorithm
 from autotune.kernels.triton.dot import DotTile, dot_needs
-from autotune.kernels.triton.gemm_space import Tile, gemm_space
+from autotune.kernels.triton.gemm_space import Tile, dtype_refusal, product_space
 from autotune.ops.gemm import Gemm
 from autotune.ops.linear import Linear
 from autotune.types import StrideClass
@@ -43,29 +43,28 @@ class TritonGemm(TritonAlgorithm):
 
     def workload_refusal(self, workload: Workload, hardware: HardwareProfile) -> str:
         w = _of(workload)
-        if w.dtype not in ELEMENTS:
-            return f"the Triton product computes {', '.join(ELEMENTS)}, not {w.dtype}"
         if max(w.m, w.n, w.k) > MOST_INDEX:
             return "the Triton product counts m, n and k in 32 bits"
-        return ""
+        return dtype_refusal(w.dtype, hardware.arch)
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
-        return gemm_space(_of(workload), hardware, self.fits(workload, hardware.arch))
+        w = _of(workload)
+        batch = w.batch if isinstance(w, Gemm) else 1
+        return product_space((w.m, w.n, w.k), batch, w.dtype, hardware, self.fits(workload, hardware.arch))
 
     def needs(self, workload: Workload, params: Params, arch: str) -> Needs:
         w, tile = _of(workload), Tile.of(params)
-        (_, *a), (_, *b) = _operand_strides(w)
-        vectors = together((a[0], a[1]), (w.m, w.k)), together((b[0], b[1]), (w.k, w.n))
-        dot = DotTile(tile.m, tile.n, tile.k, w.dtype, tile.precision, *vectors)
-        needs = dot_needs(dot, tile.warps, tile.stages, arch)
-        # with one product per sum, known when compiling, there is no loop to pipeline
-        return needs if w.k > 1 else Needs(0, needs.threads, needs.registers)
+        a, b = _operand_strides(w)
+        return product_needs(tile, w.dtype, (w.m, w.n, w.k), a[1:], b[1:], arch)
 
     def launches(self, workload: Workload, params: Params) -> tuple[Launch, ...]:
         w, tile = _of(workload), Tile.of(params)
         a, b = _operand_strides(w)
         batch = w.batch if isinstance(w, Gemm) else 1
-        return (_product(w, tile, batch, a, b), *([_reduction(w, tile, batch)] if tile.split > 1 else []))
+        shape = (w.m, w.n, w.k)
+        if tile.split == 1:
+            return (product_launch(tile, w.dtype, ELEMENTS[w.dtype], shape, batch, a, b, *_epilogue(w)),)
+        return product_launch(tile, w.dtype, "fp32", shape, batch, a, b), _reduction(w, tile, batch)
 
     def build(self, workload: Workload, params: Params, constants: Constants) -> Built:
         launches = self.launches(workload, params)
@@ -85,6 +84,17 @@ def _operand_strides(w: Linear | Gemm) -> tuple[tuple[int, int, int], tuple[int,
         rows, columns = _strides(w.weight_layout, w.n, w.k)
         return (w.m * w.k, w.k, 1), (w.n * w.k, columns, rows)
     return (w.m * w.k, *_strides(w.a_layout, w.m, w.k)), (w.k * w.n, *_strides(w.b_layout, w.k, w.n))
+
+
+def product_needs(
+    tile: Tile, dtype: str, shape: tuple[int, int, int], a: tuple[int, int], b: tuple[int, int], arch: str
+) -> Needs:  # fmt: skip
+    """Of a product (m, n, k) of matrices with these (row, column) strides."""
+    m, n, k = shape
+    vectors = together(a, (m, k)), together(b, (k, n))
+    needs = dot_needs(DotTile(tile.m, tile.n, tile.k, dtype, tile.precision, *vectors), tile.warps, tile.stages, arch)
+    # with one product per sum, known when compiling, there is no loop to pipeline
+    return needs if k > 1 else Needs(0, needs.threads, needs.registers)
 
 
 def together(strides: tuple[int, int], extents: tuple[int, int]) -> int:
@@ -116,26 +126,26 @@ def blocks(m: int, n: int, batch: int, tile: Tile) -> int:
     return math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch * tile.split
 
 
-def _product(
-    w: Linear | Gemm, tile: Tile, batch: int, a: tuple[int, int, int], b: tuple[int, int, int]
+def product_launch(
+    tile: Tile, dtype: str, result: str, shape: tuple[int, int, int], batch: int, a: tuple[int, int, int],
+    b: tuple[int, int, int], bias: bool = False, activation: str = "none",
 ) -> Launch:  # fmt: skip
-    """`a`, `b`: (batch, row, column) strides."""
-    element = ELEMENTS[w.dtype]
-    bias, activation = _epilogue(w) if tile.split == 1 else (False, "none")
+    """c[batch, m, n], contiguous, of elements `result`. `shape`: (m, n, k). `a`, `b`: (batch, row, column) strides."""
+    (m, n, k), element = shape, ELEMENTS[dtype]
     return Launch(
         f"{KERNELS}:gemm",
-        {"a": element, "b": element, "c": element if tile.split == 1 else "fp32", "bias": element},
+        {"a": element, "b": element, "c": result, "bias": element},
         {
-            "m": w.m, "n": w.n, "k": w.k, "batch": batch,
+            "m": m, "n": n, "k": k, "batch": batch,
             "a_batch": a[0], "a_row": a[1], "a_col": a[2], "b_batch": b[0], "b_row": b[1], "b_col": b[2],
-            "c_batch": w.m * w.n, "c_row": w.n,
+            "c_batch": m * n, "c_row": n,
         },
         {
             "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k, "GROUP_M": tile.group, "SPLIT_K": tile.split,
-            "EVEN_K": w.k % (tile.k * tile.split) == 0, "HAS_BIAS": bias, "ACTIVATION": activation,
+            "EVEN_K": k % (tile.k * tile.split) == 0, "HAS_BIAS": bias, "ACTIVATION": activation,
             "PRECISION": tile.precision,
         },
-        blocks(w.m, w.n, batch, tile),
+        blocks(m, n, batch, tile),
         tile.warps,
         tile.stages,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The search space of the Triton product.
+"""The search space of products in Triton.
 
 Constraints keep out what no block can hold, and combinations that are equal to another or leave most of a block idle.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
+from autotune.kernels.triton import ELEMENTS
 from autotune.noun import Noun, noun
-from autotune.ops.gemm import Gemm
-from autotune.ops.linear import Linear
 from autotune.space import SearchSpace
 
 TYPE_CHECKING = False
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
 
 SMALLEST = 16
 """Of a tile's sides: what one instruction of a tensor core takes."""
+
+LACKING = (("bf16", "sm_75"),)
+"""(dtype, architecture) without instructions for it (PTX ISA, mma)."""
 
 SIDES = (16, 32, 64, 128, 256)
 DEPTHS = {"f32": (16, 32, 64), "f16": (32, 64, 128, 256), "bf16": (32, 64, 128, 256)}
@@ -55,7 +57,7 @@ class Tile(Noun):
         tile = params["tile"]
         assert isinstance(tile, tuple)
         m, n, k = (_number(value) for value in tile)
-        group, split = _number(params["group"]), _number(params["split"])
+        group, split = _number(params["group"]), _number(params.get("split", 1))
         warps, stages = _number(params["warps"]), _number(params["stages"])
         return cls(m, n, k, group, split, warps, stages, str(params.get("precision", "ieee")))
 
@@ -65,16 +67,25 @@ def precisions(dtype: str, arch: str) -> tuple[str, ...]:
     return ("tf32x3", "ieee") if dtype == "f32" and arch.startswith("sm_") and arch != "sm_75" else ("ieee",)
 
 
+def dtype_refusal(dtype: str, arch: str) -> str:
+    """Why products of that element type are not for that architecture; "" when they are."""
+    if dtype not in ELEMENTS:
+        return f"the Triton kernels compute {', '.join(ELEMENTS)}, not {dtype}"
+    return f"{arch} has no bf16 products: the compiler would make them of f32 ones" if (dtype, arch) in LACKING else ""
+
+
 def power_of_two(value: int) -> int:
     """The least power of two that is not below `value`."""
     return 1 << max(value - 1, 0).bit_length()
 
 
-def gemm_space(w: Linear | Gemm, hardware: HardwareProfile, fits: Constraint) -> SearchSpace:
-    """The space for w on that GPU; `fits` is the constraint by its limits."""
-    batch = w.batch if isinstance(w, Gemm) else 1
-    sides_m, sides_n = _within(SIDES, w.m), _within(SIDES, w.n)
-    tiles = [(m, n, k) for m in sides_m for n in sides_n for k in _within(DEPTHS[w.dtype], w.k)]
+def product_space(
+    shape: tuple[int, int, int], batch: int, dtype: str, hardware: HardwareProfile, fits: Constraint
+) -> SearchSpace:
+    """The space of a product (m, n, k), `batch` of them, on that GPU; `fits` is the constraint by its limits."""
+    rows, columns, depth = shape
+    sides_m, sides_n = _within(SIDES, rows), _within(SIDES, columns)
+    tiles = [(m, n, k) for m in sides_m for n in sides_n for k in _within(DEPTHS[dtype], depth)]
     cores = hardware.physical_cores
     parameters: dict[str, tuple[ParamValue, ...]] = {
         "tile": tuple(tiles),
@@ -82,22 +93,22 @@ def gemm_space(w: Linear | Gemm, hardware: HardwareProfile, fits: Constraint) ->
         "stages": STAGES,
         "group": GROUPS,
         "split": SPLITS,
-        "precision": precisions(w.dtype, hardware.arch),
+        "precision": precisions(dtype, hardware.arch),
     }
     if len(parameters["precision"]) == 1:
         del parameters["precision"]
 
     def steps(t: Tile) -> int:
-        return math.ceil(w.k / (t.k * t.split))
+        return math.ceil(depth / (t.k * t.split))
 
     def group_matters(p: Params) -> bool:
         t = Tile.of(p)
-        return t.group == 1 or (t.group <= math.ceil(w.m / t.m) and w.n > t.n)
+        return t.group == 1 or (t.group <= math.ceil(rows / t.m) and columns > t.n)
 
     def split_has_a_purpose(p: Params) -> bool:
         """Too few tiles for the device, and every part has at least two steps."""
         t = Tile.of(p)
-        blocks = math.ceil(w.m / t.m) * math.ceil(w.n / t.n) * batch * t.split
+        blocks = math.ceil(rows / t.m) * math.ceil(columns / t.n) * batch * t.split
         return t.split == 1 or (blocks <= 4 * cores and steps(t) >= 2)
 
     def stages_are_filled(p: Params) -> bool:
@@ -110,11 +121,11 @@ def gemm_space(w: Linear | Gemm, hardware: HardwareProfile, fits: Constraint) ->
 
     def compiles_in_time(p: Params) -> bool:
         t = Tile.of(p)
-        return w.dtype != "f32" or t.precision != "ieee" or t.m * t.n * t.k <= MOST_PRODUCTS
+        return dtype != "f32" or t.precision != "ieee" or t.m * t.n * t.k <= MOST_PRODUCTS
 
     constraints = (fits, group_matters, split_has_a_purpose, stages_are_filled, threads_have_work, compiles_in_time)
     bare = SearchSpace(parameters, constraints)
-    return SearchSpace(parameters, constraints, tuple(_seeds(bare, w.m, w.n)))
+    return SearchSpace(parameters, constraints, tuple(_seeds(bare, rows, columns)))
 
 
 def _within(sizes: tuple[int, ...], extent: int) -> tuple[int, ...]:

@@ -36,16 +36,24 @@ def bind(launch: Launch) -> Callable[..., None]:
     Arguments are the tensors and the scalars by name; 0 blocks launch nothing, as there is nothing to compute.
     Raises `NotApplicable` where the device has not what a block takes.
     """
+    import torch
+
     kernel = function(launch.kernel)
     from triton import OutOfResources
 
     fixed = {**launch.constants, "num_warps": launch.num_warps, "num_stages": launch.num_stages, **OPTIONS}
+    first = next(iter(launch.pointers))
 
     def run(blocks: int, **arguments: Any) -> None:
         if not blocks:
             return
+        device = arguments[first].device
         try:
-            kernel[(blocks, 1, 1)](**arguments, **fixed)
+            if device.type == "cuda" and device.index != torch.cuda.current_device():
+                with torch.cuda.device(device):  # Triton launches on the current device, wherever the operands are
+                    kernel[(blocks, 1, 1)](**arguments, **fixed)
+            else:
+                kernel[(blocks, 1, 1)](**arguments, **fixed)
         except OutOfResources as error:
             raise NotApplicable(str(error)) from error
 
