@@ -64,6 +64,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gather_reduce": "autotune.kernels.gather_reduce:GatherReduce",
         "fused_bag": "autotune.kernels.fused_bag:FusedBag",
         "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
+        "triton_flash": "autotune.kernels.triton.flash:TritonFlash",
+        "triton_bag": "autotune.kernels.triton.bag:TritonBag",
     },
     "devices": {
         "cpu": "autotune.devices.cpu:CpuBackend",
