@@ -66,6 +66,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "triton_gemm": "autotune.kernels.triton.gemm:TritonGemm",
         "triton_conv": "autotune.kernels.triton.conv:TritonConv",
         "triton_winograd": "autotune.kernels.triton.winograd:TritonWinograd",
+        "triton_flash": "autotune.kernels.triton.flash:TritonFlash",
+        "triton_bag": "autotune.kernels.triton.bag:TritonBag",
     },
     "devices": {
         "cpu": "autotune.devices.cpu:CpuBackend",

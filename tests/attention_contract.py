@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from autotune import registry
 from autotune.ops.attention import LAYOUTS, Attention
 from autotune.types import Workload
-from tests.algorithm_contract import ELSEWHERE, HERE, SETTINGS, AlgorithmContract, _assert_sentence
+from tests.algorithm_contract import ELSEWHERE, SETTINGS, AlgorithmContract, _assert_sentence
 
 SHAPES = (
     "batch=1 heads=4 kv_heads=4 q_len=1 kv_len=77 head_dim=64",
@@ -162,7 +162,7 @@ class AttentionContract(AlgorithmContract):
         for shape in (*SHAPES, "batch=8 heads=64 kv_heads=64 q_len=4096 kv_len=4096 head_dim=128"):
             for dtype in ("f64", "f32", "f16", "bf16"):
                 workload = registry.parse_workload(f"attention {shape} dtype={dtype}")
-                for hardware in (HERE, ELSEWHERE, replace(HERE, isa=())):
+                for hardware in (self.hardware, ELSEWHERE, replace(self.hardware, isa=())):
                     reason = self.subject.refusal(workload, hardware)
                     if reason:
                         _assert_sentence(reason)

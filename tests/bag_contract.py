@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autotune import registry
 from autotune.ops.embedding_bag import LENGTHS, MODES, EmbeddingBag
-from tests.algorithm_contract import ELSEWHERE, HERE, SETTINGS, AlgorithmContract, _assert_sentence
+from tests.algorithm_contract import ELSEWHERE, SETTINGS, AlgorithmContract, _assert_sentence
 
 SHAPES = (
     "rows=100 dim=16 bags=33 pooling=5",
@@ -136,7 +136,7 @@ class BagContract(AlgorithmContract):
             for kind in KINDS:
                 for dtype in ("f64", "f32", "f16", "bf16"):
                     workload = registry.parse_workload(f"embedding_bag {shape} {kind} dtype={dtype}")
-                    for hardware in (HERE, ELSEWHERE, replace(HERE, isa=())):
+                    for hardware in (self.hardware, ELSEWHERE, replace(self.hardware, isa=())):
                         reason = self.subject.refusal(workload, hardware)
                         if reason:
                             _assert_sentence(reason)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
 
 from autotune import registry
+from autotune.hardware.published import find
 from autotune.kernels import compiler
 from autotune.ops.attention import Attention
 from tests.algorithm_contract import HERE
@@ -24,6 +26,23 @@ class TestFramework(AttentionContract):
 
 class TestSdpa(AttentionContract):
     algorithm = "sdpa"
+
+    def test_on_gpus_it_is_torchs_backends(self) -> None:
+        h200 = find("h200").profile
+        step = Attention(1, 32, 8, 1, 512, 64, dtype="bf16")
+        for workload, backends in (
+            (step, ("flash", "cudnn", "math")),
+            (replace(step, kv_heads=32), ("flash", "cudnn", "efficient", "math")),
+            (replace(step, q_len=8, causal=True), ("math",)),
+            (replace(step, dtype="f32", kv_heads=32), ("efficient", "math")),
+            (replace(step, dtype="f64"), ("math",)),
+        ):
+            assert self.subject.refusal(workload, h200) == ""
+            assert dict(self.subject.space(workload, h200).parameters) == {"backend": backends}
+        inputs = registry.op("attention").inputs(Attention(1, 4, 2, 5, 9, 16, True), 1)
+        for backend in ("flash", "math"):  # those that torch has on a CPU, through the path of a GPU
+            workload = Attention(1, 4, 2, 5, 9, 16, True)
+            self.check(workload, {}, inputs, self.built(workload, {"backend": backend}, {}).call)
 
 
 class TestMatmulAttention(AttentionContract):

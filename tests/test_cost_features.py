@@ -9,10 +9,12 @@ import pytest
 
 from autotune.cost.features import FeatureSet, Table, roofline_ns
 from autotune.cost.views import distance, shape_of, view
+from autotune.ops.attention import Attention
 from autotune.ops.conv2d import Conv2d
+from autotune.ops.embedding_bag import EmbeddingBag
 from autotune.ops.gemm import Gemm
 from autotune.ops.linear import Linear
-from autotune.types import Config
+from autotune.types import Config, Workload
 from tests import store_samples as sample
 
 LAYER = Linear(m=10, n=100, k=64)
@@ -109,3 +111,21 @@ def test_shapes_ignore_batch_dtype_and_epilogue_and_distance_does_not() -> None:
     assert shape_of(a) == shape_of(b) != shape_of(Linear(m=1, n=64, k=33))
     assert distance(view(a), view(a)) == 0
     assert distance(view(a), view(b)) > 6
+
+
+def test_what_attention_and_bags_move_beyond_their_operands_is_counted() -> None:
+    step = Attention(1, 32, 8, 1, 2048, 128)
+
+    def moved(config: Config, workload: Workload = step) -> float:
+        made = FeatureSet.of([workload], [config])
+        row = made.matrix(workload, sample.HARDWARE, Table([config]))[0]
+        return float((2 ** row[made.names.index("log2_extra_bytes_share")] - 1) * workload.bytes)
+
+    whole = Config("stream_kv", {"tile": 4, "block": 64, "prefetch": 0, "splits": 1, "vector": 32, "threads": 2})
+    assert moved(whole) == 0
+    for name in ("split", "splits"):
+        assert moved(Config("any", {name: 16})) == pytest.approx(2 * 16 * 32 * (128 + 2) * 4, rel=1e-3)
+    assert moved(Config("matmul_attention", {"threads": 2})) == pytest.approx(4 * 32 * 2048 * 4, rel=1e-3)
+    bags = EmbeddingBag(1000, 64, 8, 5)
+    assert moved(Config("gather_reduce", {"threads": 2}), bags) == pytest.approx(2 * 40 * 64 * 4, rel=1e-3)
+    assert moved(Config("fused_bag", {"threads": 2}), bags) == 0

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.cost.views import View, view
+from autotune.dtypes import ITEMSIZE_BYTES
 from autotune.types import Config, HardwareProfile, Workload
 
 VERSION = 2
@@ -333,6 +334,13 @@ def _extra_bytes(
 ) -> Any:  # fmt: skip
     """Bytes moved beyond the operands: transformed tiles, patches written out, conversions of the layout."""
     extra = np.zeros(len(t), np.float32)
+    if workload.op == "attention":
+        return _attention_bytes(t, workload)
+    if workload.op == "embedding_bag":
+        from autotune.ops.embedding_bag import embedding_bag
+
+        gathered = 2 * embedding_bag(workload).lookups * seen.columns * seen.itemsize
+        return np.where(t.equals("algorithm", "gather_reduce"), float(gathered), extra)
     if workload.op != "conv2d":
         return extra
     item = seen.itemsize
@@ -347,6 +355,18 @@ def _extra_bytes(
     extra = np.where(t.equals("algorithm", "torch_other_layout"), converted, extra)
     packed = t.equals("algorithm", "onednn_conv") & t.equals("weight", "packed") & (w.layout == "nchw")
     return np.where(packed, converted, extra)
+
+
+def _attention_bytes(t: Table, workload: Workload) -> Any:
+    """Scores that are written out, softened and read again; the f32 parts of split keys, written and read."""
+    from autotune.ops.attention import attention
+
+    w = attention(workload)
+    rows = float(w.batch * w.heads * w.q_len)
+    whole = t.equals("algorithm", "matmul_attention") | t.equals("backend", "math")
+    splits = np.nan_to_num(t.number("split")) + np.nan_to_num(t.number("splits"))
+    parts = np.where(splits > 1, 8 * splits * rows * (w.head_dim + 2), 0.0)
+    return np.where(whole, 4 * rows * w.kv_len * ITEMSIZE_BYTES[w.dtype], parts)
 
 
 _NO_CONFIG = Table([Config("-")])

@@ -17,15 +17,29 @@ if TYPE_CHECKING:
     from autotune.types import HardwareProfile, Workload
 
 CPU_BACKENDS = ("flash", "math")
+GPU_BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "math": "MATH",
+}
+"""Ours → the name in torch.nn.attention.SDPBackend."""
 
 
 class Sdpa(Algorithm):
-    """`backend`: "flash", blocks of queries and keys with an online softmax; "math", two products around a softmax."""
+    """`backend`: "flash", blocks of queries and keys with an online softmax; "math", two products around a softmax.
+
+    On GPUs also "efficient" (memory-efficient attention) and "cudnn"; torch says at the first call what each of them
+    does not take, and that is the candidate's failure.
+    """
 
     name = "sdpa"
     ops = ("attention",)
+    kinds = ("cpu", "gpu")
 
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
+        if hardware.kind == "gpu":
+            return SearchSpace({"backend": gpu_backends(attention(workload))})
         backends = ("math",) if attention(workload).is_empty else CPU_BACKENDS
         threads = thread_counts(hardware)
         return SearchSpace(
@@ -34,9 +48,36 @@ class Sdpa(Algorithm):
 
     def build(self, workload: Workload, params: Params, constants: Constants) -> Built:
         w = attention(workload)
+        if "threads" not in params:
+            return Built(_on_gpu(w, GPU_BACKENDS[str(params["backend"])]))
         threads = params["threads"]
         assert isinstance(threads, int)
         return Built(limited(_flash(w) if params["backend"] == "flash" else _math(w), threads))
+
+
+def gpu_backends(w: Attention) -> tuple[str, ...]:
+    """Those that may take it: fused ones want 16 bits and no mask that is given as a tensor, or no groups."""
+    if w.is_empty or w.dtype == "f64":
+        return ("math",)
+    masked = w.causal and w.q_len != w.kv_len
+    fused = () if masked or w.dtype == "f32" else ("flash", "cudnn")
+    return (*fused, *(("efficient",) if w.group == 1 else ()), "math")
+
+
+def _on_gpu(w: Attention, backend: str) -> Kernel:
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    chosen = [getattr(SDPBackend, backend)]
+    mask, grouped, bshd = causal_mask(w), w.group > 1, w.layout == "bshd"
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        causal, seen = mask(q, k)
+        with sdpa_kernel(chosen):
+            y = F.scaled_dot_product_attention(q, k, v, seen, is_causal=causal, enable_gqa=grouped)
+        return in_layout(y, "bshd") if bshd else y
+
+    return call
 
 
 def _flash(w: Attention) -> Kernel:
