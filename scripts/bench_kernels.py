@@ -152,8 +152,8 @@ def main() -> None:
 
     lines = read(args.summarise) if args.summarise else list(measured(args))
     if args.summarise and (args.suite or args.batch or args.max_m):
-        chosen = {w.spec for w in workloads(args.op, args.suite or list(suites.names()), args.max_m, args.batch)}
-        lines = [line for line in lines if line.workload in chosen]
+        specs = {w.spec for w in workloads(args.op, args.suite or list(suites.names()), args.max_m, args.batch)}
+        lines = [line for line in lines if line.workload in specs]
     if args.markdown:
         print("\n".join(markdown(lines)), end="\n\n")
     for name, belongs in {"all": lambda _: True, **classes(args.op)}.items():

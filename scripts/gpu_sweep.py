@@ -31,7 +31,7 @@ from autotune.devices import Found
 from autotune.errors import AutotuneError
 from autotune.hardware import transfer
 from autotune.job import Limits
-from autotune.measure import Task
+from autotune.measure import Runner, Task
 from autotune.measure.local import LocalRunner
 from autotune.search import candidates_for
 from autotune.store.sql import open_store
@@ -134,7 +134,7 @@ def _look_around(found: Found, summary: Summary) -> None:
             summary.troubles.append(f"transfers: {error}")
 
 
-def _check(found: Found, runner: LocalRunner, deadline: float, summary: Summary) -> None:
+def _check(found: Found, runner: Runner, deadline: float, summary: Summary) -> None:
     """Seeds and a few random configs of every algorithm that takes the workload, smallest first."""
     spec = QUICK.for_kind(found.hardware.kind)
     for text in CHECKED:

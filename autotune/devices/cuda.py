@@ -76,7 +76,7 @@ class Cuda(Device):
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
             if index < count:
                 torch.cuda.set_device(index)
-                torch.cuda.init()
+                torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's
                 self._capability = torch.cuda.get_device_properties(index)
         except (RuntimeError, AssertionError) as error:
             raise Unavailable(f"{self.name} cannot be used: {first_line(error)}") from None
@@ -147,7 +147,7 @@ class Cuda(Device):
             call()
         end.record()
         self.synchronize()
-        return max(1, round(begin.elapsed_time(end) * 1e6 / repeats))
+        return max(1, round(float(begin.elapsed_time(end)) * 1e6 / repeats))
 
     def _cold(self, call: Callable[[], object], repeats: int) -> int:
         events = [(self._event(), self._event()) for _ in range(repeats)]
@@ -158,7 +158,8 @@ class Cuda(Device):
             call()
             end.record()
         self.synchronize()
-        return max(1, round(sum(begin.elapsed_time(end) for begin, end in events) * 1e6 / repeats))
+        total_ms = sum(float(begin.elapsed_time(end)) for begin, end in events)
+        return max(1, round(total_ms * 1e6 / repeats))
 
     def _event(self) -> Any:
         return self._torch.cuda.Event(enable_timing=True)

@@ -212,7 +212,9 @@ def registered() -> Iterator[SimulatedBackend]:
     registry.BUILT_IN["devices"]["sim"] = f"{__name__}:SimulatedBackend"
     registry.forget()
     try:
-        yield registry.device("sim")
+        backend = registry.device("sim")
+        assert isinstance(backend, SimulatedBackend)
+        yield backend
     finally:
         del registry.BUILT_IN["devices"]["sim"]
         registry.forget()

@@ -214,7 +214,8 @@ class EmbeddingBagOp(Op):
         import torch.nn.functional as F
 
         w = embedding_bag(workload)
-        table, mode, dim = constants["weight"].detach(), w.mode, w.dim
+        table: torch.Tensor = constants["weight"].detach()
+        mode, dim = w.mode, w.dim
         ragged, weighted = w.lengths == "ragged", w.weighted
 
         def call(indices: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
