@@ -203,6 +203,13 @@ def test_a_simulated_device_is_found_only_when_registered_and_is_no_real_one() -
     assert HardwareProfile.from_json(profile.to_json()).placement == "sim"
 
 
+def test_torch_on_a_gpu_has_no_threads_to_tune() -> None:
+    torch_ = registry.algorithm("torch")
+    for spec, names in (("linear m=4 n=8 k=8", {"weight"}), ("gemm m=4 n=8 k=8", set())):
+        workload = registry.parse_workload(spec)
+        assert set(torch_.space(workload, simulated.PROFILE).parameters) == names
+
+
 # The protocol
 
 

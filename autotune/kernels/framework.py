@@ -45,6 +45,8 @@ class Framework(Algorithm):
     def space(self, workload: Workload, hardware: HardwareProfile) -> SearchSpace:
         from autotune.space import SearchSpace
 
+        if hardware.kind == "gpu":  # where the host's threads compute nothing
+            return SearchSpace(_layouts(workload))
         own = hardware.allowed_cpus
         counts = thread_counts(hardware)
         if not isinstance(workload, Linear):
@@ -70,6 +72,14 @@ class Framework(Algorithm):
         else:
             built = Built(registry.op(workload.op).plain(workload, dict(constants)))
         return Built(limited(built.call, threads), built.workspace_bytes)
+
+
+def _layouts(workload: Workload) -> dict[str, tuple[ParamValue, ...]]:
+    """On a GPU: the weight's layout, other than the caller's; nothing of ops without one."""
+    if not isinstance(workload, Linear):
+        return {}
+    layouts = (StrideClass.CONTIGUOUS.value, StrideClass.TRANSPOSED.value)
+    return {"weight": tuple(layout for layout in layouts if layout != workload.weight_layout)}
 
 
 def _linear(workload: Linear, layout: ParamValue, constants: Constants) -> Built:

@@ -118,8 +118,8 @@ class Bench:
             verdict = Verdict(Status.NOT_APPLICABLE, str(error), None)
         except Exception as error:
             verdict = Verdict(Status.RUN_FAILED, self._note(error), None)
-        if verdict.status is not Status.OK and not self.spent and self._spoilt():
-            self._make_operands()  # the next candidate is to find the operands as they were
+        if verdict.status is not Status.OK and not self.spent:
+            self._restore()
         self.effort.check_s += (time.perf_counter_ns() - ready) / 1e9
         if verdict.status is not Status.OK:
             return Measurement(verdict.status, verdict.message, max_error=verdict.max_error, **cost)
@@ -146,6 +146,16 @@ class Bench:
     def _problem(self, result: torch.Tensor) -> str:
         workload = self.task.workload
         return registry.op(workload.op).result_problem(workload, result)
+
+    def _restore(self) -> None:
+        """The next candidate is to find the operands as they were."""
+        try:
+            if self._spoilt():
+                self._make_operands()
+        except Exception as error:  # on a device, what a candidate did may show only now
+            self._note(error)
+            if not self.spent:
+                raise
 
     def _spoilt(self) -> bool:
         """Whether even the default is wrong now: a candidate wrote into operands."""
