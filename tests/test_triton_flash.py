@@ -13,6 +13,7 @@ from autotune.kernels.triton import flash
 from autotune.kernels.triton.compiling import facts_of
 from autotune.kernels.triton.flash import Tile, TritonFlash
 from autotune.ops.attention import Attention
+from autotune.space import Params
 from autotune.types import Workload
 from tests import interpreted  # noqa: F401 - before triton
 from tests.attention_contract import OP, AttentionContract
@@ -84,6 +85,6 @@ def test_tiles_beyond_the_device_are_not_in_the_space() -> None:
 
 def test_the_same_bits_every_time() -> None:
     workload = Attention(1, 4, 1, 1, 200, 32)
-    params = {"rows": 16, "keys": 16, "split": 4, "warps": 1, "stages": 1, "precision": "ieee"}
+    params: Params = {"rows": 16, "keys": 16, "split": 4, "warps": 1, "stages": 1, "precision": "ieee"}
     call, inputs = SUBJECT.build(workload, params, {}).call, OP.inputs(workload, 1)
     assert torch.equal(call(*inputs), call(*inputs))

@@ -8,6 +8,7 @@ from autotune import paths
 from autotune.dtypes import ITEMSIZE_BYTES
 from autotune.hardware.gpu_limits import limits_of
 from autotune.kernels import Built, Constants
+from autotune.kernels.native import number
 from autotune.kernels.triton import ELEMENTS, Launch, Needs, TritonAlgorithm
 from autotune.kernels.triton.dot import COPY_BYTES
 from autotune.noun import Noun, noun
@@ -63,12 +64,8 @@ class Tile(Noun):
 
     @classmethod
     def of(cls, params: Params) -> Tile:
-        numbers = []
-        for name in ("rows", "keys", "split", "warps", "stages"):
-            value = params[name]
-            assert isinstance(value, int)
-            numbers.append(value)
-        return cls(*numbers, str(params.get("precision", "ieee")))
+        m, n, split, warps, stages = (number(params, name) for name in ("rows", "keys", "split", "warps", "stages"))
+        return cls(m, n, split, warps, stages, str(params.get("precision", "ieee")))
 
 
 class TritonFlash(TritonAlgorithm):
