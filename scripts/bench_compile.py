@@ -47,6 +47,19 @@ SHAPES = (
             "n=8 c=96 h=28 w=28 k=96 r=3 s=3 padding=1 groups=4",
         )
     ),
+    *(
+        f"attention {shape} layout={layout}"
+        for layout in ("bhsd", "bshd")
+        for shape in (
+            "batch=1 heads=32 kv_heads=8 q_len=1 kv_len=2048 head_dim=128",
+            "batch=1 heads=32 kv_heads=8 q_len=1024 kv_len=1024 head_dim=128 causal=1",
+            "batch=1 heads=12 kv_heads=12 q_len=197 kv_len=197 head_dim=64",
+            "batch=2 heads=8 kv_heads=1 q_len=512 kv_len=512 head_dim=256 causal=1",
+            "batch=1 heads=8 kv_heads=8 q_len=333 kv_len=555 head_dim=80",
+        )
+    ),
+    "embedding_bag rows=590152 dim=128 bags=2048 pooling=10",
+    "embedding_bag rows=1000000 dim=64 bags=512 pooling=27 weighted=1 lengths=ragged",
 )
 MINIMUM_CAUGHT = 0.95
 

@@ -72,8 +72,9 @@ def test_from_tensors() -> None:
     q, cache = torch.randn(2, 8, 1, 16), torch.randn(2, 2, 64, 16)
     assert Attention.of(q, cache[:, :, :9], cache[:, :, :9]) == Attention(2, 8, 2, 1, 9, 16)
     joint = torch.randn(2, 9, 3, 4, 16).permute(2, 0, 3, 1, 4)
-    assert Attention.of(*joint, causal=True) == Attention(2, 4, 4, 9, 9, 16, True, layout="bshd")
-    assert autotune.Attention.of(q.bfloat16(), *[cache.bfloat16()] * 2).dtype == "bf16"
+    assert Attention.of(joint[0], joint[1], joint[2], causal=True) == Attention(2, 4, 4, 9, 9, 16, True, layout="bshd")
+    short = cache.bfloat16()
+    assert autotune.Attention.of(q.bfloat16(), short, short).dtype == "bf16"
     for wrong in ((q, cache, cache[:, :, :3]), (q[0], cache, cache), (q, cache[..., :8], cache[..., :8])):
         with pytest.raises(InvalidInput, match=r"attention needs q \[b, h, s, d\]"):
             Attention.of(*wrong)

@@ -25,13 +25,21 @@ from tests import interpreted  # noqa: F401 - before triton: other modules of th
 
 triton = pytest.importorskip("triton")
 
-ALGORITHMS = ("triton_gemm", "triton_conv", "triton_winograd")
+ALGORITHMS = ("triton_gemm", "triton_conv", "triton_winograd", "triton_flash", "triton_bag")
 TILE = {"tile": (64, 64, 32), "warps": 4, "stages": 3, "group": 1}
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("triton_gemm", "linear m=64 n=256 k=256 dtype=f16 bias=1 activation=gelu", {**TILE, "split": 1}),
     ("triton_gemm", "gemm m=1 n=1 k=1 dtype=f32", {**TILE, "tile": (16, 16, 16), "split": 2, "precision": "ieee"}),
     ("triton_conv", "conv2d n=2 c=32 h=14 w=14 k=64 r=3 s=3 layout=channels_last dtype=bf16", {**TILE, "split": 2}),
     ("triton_winograd", "conv2d n=2 c=32 h=14 w=14 k=64 r=3 s=3 bias=1 residual=1 dtype=f16", {**TILE, "m": 4}),
+)
+
+SEEDED = (
+    "linear m=16 n=4096 k=4096 dtype=bf16",
+    "conv2d n=1 c=64 h=56 w=56 k=64 r=3 s=3 dtype=bf16",
+    "attention batch=1 heads=32 kv_heads=8 q_len=1 kv_len=2048 head_dim=128 dtype=bf16",
+    "attention batch=1 heads=12 kv_heads=12 q_len=197 kv_len=197 head_dim=64",
+    "embedding_bag rows=590152 dim=128 bags=2048 pooling=10",
 )
 
 
@@ -62,7 +70,7 @@ def test_every_kernel_compiles_for_every_kind_of_target(
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_seeds_are_within_the_limits_of_every_published_gpu(name: str) -> None:
     for device in published.PUBLISHED:
-        for spec in ("linear m=16 n=4096 k=4096 dtype=bf16", "conv2d n=1 c=64 h=56 w=56 k=64 r=3 s=3 dtype=bf16"):
+        for spec in SEEDED:
             workload = registry.parse_workload(spec)
             if workload.op in _triton(name).ops:
                 space = _triton(name).space(workload, device.profile)

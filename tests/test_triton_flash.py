@@ -13,6 +13,7 @@ from autotune.kernels.triton import flash
 from autotune.kernels.triton.compiling import facts_of
 from autotune.kernels.triton.flash import Tile, TritonFlash
 from autotune.ops.attention import Attention
+from autotune.space import Params
 from autotune.types import Workload
 from tests import interpreted  # noqa: F401 - before triton
 from tests.attention_contract import OP, AttentionContract
@@ -30,9 +31,11 @@ class TestTritonFlash(AttentionContract):
     def configs(self, workload: Workload) -> list[dict[str, Any]]:
         """One with its keys in one part, one with several: interpreted kernels are slow."""
         space = self.subject.space(workload, H200)
+        random = Random(workload.spec)
         found = [dict(seed) for seed in space.seeds if seed["split"] == 1][-1:]
-        split = [params for params in space if params["split"] != 1]
-        return found + (Random(workload.spec).sample(split, 1) if split else [])
+        drawn = [params for params in (space.sample(random) for _ in range(20)) if params is not None]
+        assert drawn
+        return found + sorted(drawn, key=lambda params: params["split"] == 1)[:1]
 
     @pytest.mark.parametrize("split", [1, 2, 4, 8])
     def test_rows_that_see_nothing_of_a_split(self, split: int) -> None:
@@ -64,7 +67,7 @@ def test_refusals_say_what_is_in_the_way(changed: dict[str, Any], told: str) -> 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
 @pytest.mark.parametrize("workload", [DECODE, PROMPT], ids=["decode", "prompt"])
 def test_it_compiles_within_its_formula(workload: Attention, arch: str) -> None:
-    params = {"rows": 16, "keys": 64, "split": 4, "warps": 4, "stages": 3}
+    params = {"rows": 16, "keys": 64, "split": 4, "warps": 4, "stages": 2}
     if workload is PROMPT:
         params = {"rows": 64, "keys": 64, "split": 1, "warps": 4, "stages": 2}
     facts = facts_of(SUBJECT, workload, params, arch)
@@ -82,6 +85,6 @@ def test_tiles_beyond_the_device_are_not_in_the_space() -> None:
 
 def test_the_same_bits_every_time() -> None:
     workload = Attention(1, 4, 1, 1, 200, 32)
-    params = {"rows": 16, "keys": 16, "split": 4, "warps": 1, "stages": 1, "precision": "ieee"}
+    params: Params = {"rows": 16, "keys": 16, "split": 4, "warps": 1, "stages": 1, "precision": "ieee"}
     call, inputs = SUBJECT.build(workload, params, {}).call, OP.inputs(workload, 1)
     assert torch.equal(call(*inputs), call(*inputs))

@@ -8,6 +8,7 @@ from autotune import paths
 from autotune.dtypes import ITEMSIZE_BYTES
 from autotune.hardware.gpu_limits import limits_of
 from autotune.kernels import Built, Constants
+from autotune.kernels.native import number
 from autotune.kernels.triton import ELEMENTS, Launch, Needs, TritonAlgorithm
 from autotune.ops.embedding_bag import EmbeddingBag, embedding_bag
 from autotune.space import SearchSpace
@@ -109,11 +110,7 @@ class TritonBag(TritonAlgorithm):
 
 def _numbers(params: Params) -> tuple[int, int, int]:
     """(width, together, warps)."""
-    width, together, warps = params["width"], params["together"], params["warps"]
-    assert isinstance(width, int)
-    assert isinstance(together, int)
-    assert isinstance(warps, int)
-    return width, together, warps
+    return number(params, "width"), number(params, "together"), number(params, "warps")
 
 
 def _kernel(w: EmbeddingBag, launch: Launch, width: int, table: torch.Tensor) -> Kernel:

@@ -64,10 +64,8 @@ class Tile(Noun):
 
     @classmethod
     def of(cls, params: Params) -> Tile:
-        rows, keys, split, warps, stages = (
-            number(params, name) for name in ("rows", "keys", "split", "warps", "stages")
-        )
-        return cls(rows, keys, split, warps, stages, str(params.get("precision", "ieee")))
+        m, n, split, warps, stages = (number(params, name) for name in ("rows", "keys", "split", "warps", "stages"))
+        return cls(m, n, split, warps, stages, str(params.get("precision", "ieee")))
 
 
 class TritonFlash(TritonAlgorithm):
