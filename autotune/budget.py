@@ -20,8 +20,8 @@ from dataclasses import dataclass
 EASY, HARD, HALF_WAY = 0.56, 0.30, 16.0
 """Mean log speed-up over the sweeps of the shipped suites of convolutions, after 1 trial and from there on."""
 
-LEAST_TRIALS = 4
-MOST_TRIALS = 64
+TRIALS = (4, 6, 8, 11, 16, 22, 32, 45, 64)
+"""Lengths of search that are weighed against each other."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,17 @@ def evenly(jobs: Sequence[Job], left_s: float) -> list[float]:
 
 def by_gain(jobs: Sequence[Job], left_s: float) -> list[float]:
     """Seconds per job; together `left_s`, or less where nothing more is to be gained."""
-    trials = [_best_trials(job, 0.0) for job in jobs]
     if left_s <= 0:
         return [0.0] * len(jobs)
-    if _total(jobs, trials) > left_s:
+    offers = [[(job.seconds(t), job.saved_ns(t)) for t in TRIALS] for job in jobs]
+    shares = _accepted(offers, 0.0)
+    if sum(shares) > left_s:
         low, high = 0.0, max(job.count * job.default_ns for job in jobs) + 1.0
-        for _ in range(60):
+        for _ in range(40):
             middle = (low + high) / 2
-            trials = [_best_trials(job, middle) for job in jobs]
-            low, high = (middle, high) if _total(jobs, trials) > left_s else (low, middle)
-        trials = [_best_trials(job, high) for job in jobs]
-    shares = [job.seconds(t) for job, t in zip(jobs, trials, strict=True)]
-    rest = left_s - sum(shares)
-    served = [i for i, share in enumerate(shares) if share]
+            low, high = (middle, high) if sum(_accepted(offers, middle)) > left_s else (low, middle)
+        shares = _accepted(offers, high)
+    rest, served = left_s - sum(shares), [i for i, share in enumerate(shares) if share]
     if not served:  # less than one workload's set-up: the best one may try what it can
         best = max(range(len(jobs)), key=lambda i: jobs[i].saved_ns(1) / jobs[i].seconds(1))
         shares[best] = left_s
@@ -79,21 +77,10 @@ def by_gain(jobs: Sequence[Job], left_s: float) -> list[float]:
     return shares
 
 
-def _total(jobs: Sequence[Job], trials: Sequence[float]) -> float:
-    return sum(job.seconds(t) for job, t in zip(jobs, trials, strict=True))
-
-
-def _best_trials(job: Job, price: float) -> float:
-    """The number of trials at which savings less `price` (ns per second) times seconds are largest; 0 for none.
-
-    Savings are concave in the trials, so a ternary search finds it.
-    """
-
-    def profit(trials: float) -> float:
-        return job.saved_ns(trials) - price * job.seconds(trials)
-
-    low, high = float(LEAST_TRIALS), float(MOST_TRIALS)
-    for _ in range(40):
-        third = (high - low) / 3
-        low, high = (low + third, high) if profit(low + third) < profit(high - third) else (low, high - third)
-    return low if profit(low) > 0 else 0.0
+def _accepted(offers: Sequence[Sequence[tuple[float, float]]], price: float) -> list[float]:
+    """Of each job the seconds at which savings less `price` (ns per second) times seconds are largest; 0 for a loss."""
+    shares = []
+    for some in offers:
+        profit, seconds = max((saved - price * seconds, seconds) for seconds, saved in some)
+        shares.append(seconds if profit > 0 else 0.0)
+    return shares
