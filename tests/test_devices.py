@@ -5,26 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from autotune import devices, environment, hardware, registry
+from autotune import devices, environment, hardware, lookup, registry
+from autotune import sweep as sweeping
 from autotune.cluster.local import LocalExecutor, Part
 from autotune.devices import Device, simulated
 from autotune.devices.cpu import Cpu
 from autotune.devices.cuda import FATAL, Cuda, CudaBackend
 from autotune.devices.telemetry import GpuWatch
 from autotune.errors import InvalidInput, Unavailable
+from autotune.job import Limits
 from autotune.measure import Task, wire
 from autotune.measure.bench import Bench
 from autotune.measure.local import LocalRunner
 from autotune.measure.worker import limit_memory
+from autotune.search import Candidates, candidates_for
 from autotune.store.sql import open_store
 from autotune.sweep import Event, Sweep
-from autotune.types import BenchmarkSpec, Config, HardwareProfile, Measurement, Stage, Status, TuningRecord
+from autotune.types import BenchmarkSpec, Config, HardwareProfile, Measurement, Stage, Status, TuningRecord, Workload
 from tests import store_samples as sample
 
 SPEC = BenchmarkSpec(screen_pairs=3, final_pairs=10, max_final_pairs=12, min_sample_ns=1000, run_timeout_s=60)
@@ -277,6 +281,12 @@ def test_a_child_measures_on_the_device_and_is_replaced_when_it_is_lost_to_it() 
             runner.measure(missing, Config("scale_torch", {}, "sim"), Stage.SCREEN)
 
 
+def without_trouble(workload: Workload, profile: HardwareProfile) -> Candidates:
+    """Children that crash take seconds to start again."""
+    found = candidates_for(workload, profile)
+    return replace(found, spaces={name: space for name, space in found.spaces.items() if name != "misbehaving"})
+
+
 def parts() -> tuple[Part, ...]:
     return (Part("sim:0", simulated.PROFILE, environment.current("gpu")),)
 
@@ -288,7 +298,9 @@ def test_one_sweep_explores_the_cpu_and_the_device(tmp_path: Any, monkeypatch: p
     workload = registry.parse_workload("scale n=64")
     with (
         open_store(path) as store,
-        LocalExecutor(LocalRunner(), hardware.detect(), environment.current(), more=parts()) as executor,
+        LocalExecutor(
+            LocalRunner(), hardware.detect(), environment.current(), without_trouble, more=parts()
+        ) as executor,
     ):
         assert [node.hardware.kind for node in executor.nodes()] == ["cpu", "gpu"]
         assert len({node.host for node in executor.nodes()}) == 1
@@ -304,8 +316,6 @@ def test_one_sweep_explores_the_cpu_and_the_device(tmp_path: Any, monkeypatch: p
     assert winner is not None
     assert (winner.config.params["chunks"], winner.speedup) == (2, 2.0)
 
-    from autotune import lookup
-
     near = lookup("scale n=64", inputs_on="cpu")
     assert near.device == "cpu", "not worth the way"
     far = lookup("scale n=64", inputs_on="sim:0")
@@ -313,7 +323,9 @@ def test_one_sweep_explores_the_cpu_and_the_device(tmp_path: Any, monkeypatch: p
     assert {one.device for one in far.placements} == {"cpu", "sim:0"}
 
 
-def test_a_device_that_disappears_is_a_lost_node_and_the_cpu_goes_on(sim: simulated.SimulatedBackend) -> None:
+def test_a_device_that_disappears_is_a_lost_node_and_the_cpu_goes_on(
+    sim: simulated.SimulatedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Gone(LocalRunner):
         def prepare(self, *args: Any) -> None:
             pass
@@ -326,16 +338,12 @@ def test_a_device_that_disappears_is_a_lost_node_and_the_cpu_goes_on(sim: simula
 
     told: list[Event] = []
     with (
-        open_store("sqlite://") as store,
+        open_store(tmp_path / "lost.sqlite") as store,
         LocalExecutor(Gone(), hardware.detect(), environment.current(), more=parts()) as executor,
     ):
-        sweep = Sweep(store, executor, SPEC, observe=told.append)
-        workloads = [registry.parse_workload(f"gemm m={m} n=4 k=4") for m in (2, 3)]
-        import autotune.sweep as module
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "GRACE_S", 0.2)
-            report = sweep.run(workloads)
+        monkeypatch.setattr(sweeping, "GRACE_S", 0.2)
+        sweep = Sweep(store, executor, SPEC, Limits(trials=4), observe=told.append)
+        report = sweep.run([registry.parse_workload(f"gemm m={m} n=4 k=4") for m in (2, 3)])
     assert [job.state for job in report.jobs] == ["tuned", "failed", "tuned", "failed"]
     assert {job.reason for job in report.jobs if job.state == "failed"} == {"no machine of its kind is left"}
     assert [event.lost for event in told if event.lost] == ["the simulated device sim:0 is not there"]

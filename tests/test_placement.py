@@ -29,6 +29,15 @@ from autotune.types import Config, Measurement, Origin, Placed, Stage, Status, T
 CPU, SIM = "cpu", "sim:0"
 FAST = Config("torch", {"weight": "transposed", "threads": 1}, "sim")
 
+REPETITION = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transfers are kept in the cache folder, which other test processes share."""
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+
+
 # Transfers
 
 
@@ -211,7 +220,6 @@ def sim() -> Iterator[simulated.SimulatedBackend]:
         transfer._save(hardware.detect(), simulated.PROFILE, {"latency_ns": 1e4, "to_device_gbs": 10, "to_host_gbs": 8})
         autotune.refresh()
         yield backend
-    Path(transfer._path(hardware.detect(), simulated.PROFILE)).unlink()
 
 
 def decided(workload: Any, cpu_ns: float, sim_ns: float) -> None:
@@ -226,7 +234,11 @@ def decided(workload: Any, cpu_ns: float, sim_ns: float) -> None:
         measured = Measurement(Status.OK, "", (ns,) * 20, (base,) * 20, max_error=1e-7)
         revision = registry.algorithm("torch").revision()
         software = environment.current(profile.kind)
-        rows.append(TuningRecord(workload, config, profile, software, spec, measured, revision, Stage.FINAL))
+        rows.append(
+            TuningRecord(
+                workload, config, profile, software, spec, measured, revision, Stage.FINAL, repetition=next(REPETITION)
+            )
+        )
     with open_store(settings.database()) as store:
         store.add(rows)
     autotune.refresh()
@@ -331,7 +343,7 @@ def test_the_command_line_shows_devices(sim: simulated.SimulatedBackend, capsys:
     decided(WORKLOAD, cpu_ns=100_000, sim_ns=5_000)
     assert main(["lookup", WORKLOAD.spec, "--inputs-on", "cpu"]) == 0
     shown = capsys.readouterr().out
-    assert "device    sim:0: 5 µs there, 20.7 µs to move, EXACT torch threads=1 weight=transposed on sim" in shown
+    assert "device    sim:0: 5 µs there, 21.4 µs to move, EXACT torch threads=1 weight=transposed on sim" in shown
     assert main(["lookup", WORKLOAD.spec, "--inputs-on", "cpu", "--json"]) == 0
     read = json.loads(capsys.readouterr().out)
     assert [one["device"] for one in read["placements"]] == [SIM, CPU]

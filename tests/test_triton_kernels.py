@@ -56,7 +56,8 @@ class Launches:
 
 
 @pytest.fixture
-def launches() -> Iterator[Launches]:
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # which other tests set
     before = triton.knobs.autotuning.listener
     yield Launches()
     triton.knobs.autotuning.listener = before
