@@ -155,7 +155,7 @@ def main() -> int:
     with args.out.open("a") as out, ThreadPoolExecutor(args.jobs) as pool:
         while time.monotonic() < deadline:
             some = [next(source) for _ in range(4 * args.jobs)]
-            for line in pool.map(lambda one: compare(*one, gpu.profile.arch, CompileLimits()), some):
+            for line in pool.map(lambda one: compare(one[0], one[1], gpu.profile.arch, CompileLimits()), some):
                 print(json.dumps(line), file=out, flush=True)
                 lines.append(line)
     return 0 if sum_up(lines) else 1
