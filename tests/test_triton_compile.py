@@ -134,7 +134,7 @@ def test_facts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Server, "ask", fail)
     assert facts_of(algorithm, workload, params, "sm_80") == first
-    other = registry.parse_workload("gemm m=96 n=80 k=96 dtype=f16")
+    other = registry.parse_workload("gemm m=96 n=80 k=112 dtype=f16")
     assert facts_of(algorithm, other, params, "sm_80") == first, "another shape, the same code"
     with pytest.raises(AssertionError):
         facts_of(algorithm, workload, params, "sm_90")

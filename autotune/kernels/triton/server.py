@@ -123,11 +123,15 @@ def compile_now(launch: dict[str, Any], arch: str, scratch: str) -> dict[str, An
 
 
 def _arguments(names: list[str], launch: dict[str, Any]) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any]]:
-    """(signature, constants, attributes) as Triton's launcher makes them from a launch's values."""
+    """(signature, constants, attributes) as Triton's launcher makes them from a launch's values.
+
+    Attributes that say nothing are there too: Triton's cache tells them from missing ones.
+    """
     signature: dict[str, str] = {}
     constants: dict[Any, Any] = {}
     attributes: dict[Any, Any] = {}
     for index, name in enumerate(names):
+        attributes[(index,)] = []
         if name in launch["constants"]:
             signature[name], constants[(index,)] = "constexpr", launch["constants"][name]
         elif launch["scalars"].get(name) == "1":
@@ -138,6 +142,8 @@ def _arguments(names: list[str], launch: dict[str, Any]) -> tuple[dict[str, str]
             signature[name] = kind
             if multiple:
                 attributes[(index,)] = [["tt.divisibility", 16]]
+            elif kind == "fp32":
+                del attributes[(index,)]
     return signature, constants, attributes
 
 
