@@ -78,6 +78,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "kernel-tuner-cache": "autotune.formats.kernel_tuner:Cache",
         "kernel-tuner-t4": "autotune.formats.kernel_tuner:T4",
         "kernel-table": "autotune.formats.kernel_table:KernelTable",
+        "tunableop": "autotune.formats.tunableop:TunableOp",
     },
 }
 
