@@ -13,8 +13,8 @@ from autotune.kernels.triton.bag import TritonBag
 from autotune.kernels.triton.compiling import facts_of
 from autotune.ops.embedding_bag import EmbeddingBag
 from autotune.types import Workload
-from tests import interpreted  # noqa: F401 - before triton
 from tests.bag_contract import KINDS, OP, BagContract
+from tests.interpreted import interpreting  # noqa: F401 - before triton
 
 H200 = find("h200").profile
 SUBJECT = TritonBag()

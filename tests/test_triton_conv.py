@@ -15,8 +15,8 @@ from autotune.hardware.published import find
 from autotune.kernels.triton.winograd import transformed
 from autotune.measure.check import Case, check
 from autotune.types import Status
-from tests import interpreted  # noqa: F401 - before triton
 from tests.conv_contract import ConvContract, convolutions
+from tests.interpreted import interpreting  # noqa: F401 - before triton
 
 H200 = find("h200").profile
 

@@ -15,8 +15,8 @@ from autotune.kernels.triton.flash import Tile, TritonFlash
 from autotune.ops.attention import Attention
 from autotune.space import Params
 from autotune.types import Workload
-from tests import interpreted  # noqa: F401 - before triton
 from tests.attention_contract import OP, AttentionContract
+from tests.interpreted import interpreting  # noqa: F401 - before triton
 
 H200 = find("h200").profile
 SUBJECT = TritonFlash()

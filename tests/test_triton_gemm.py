@@ -16,8 +16,8 @@ from autotune.kernels.triton.gemm import TritonGemm
 from autotune.measure.check import Case, check
 from autotune.ops.activations import ACTIVATIONS
 from autotune.types import Status, Workload
-from tests import interpreted  # noqa: F401 - before triton
 from tests.algorithm_contract import GemmContract, LinearContract
+from tests.interpreted import interpreting  # noqa: F401 - before triton
 
 H200 = find("h200").profile
 SUBJECT = TritonGemm()
