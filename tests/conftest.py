@@ -13,6 +13,7 @@ import pytest
 from tests.postgres import Databases
 
 PLUGIN = Path(__file__).parent / "plugin"
+DEVICE_PLUGIN = Path(__file__).parent / "device_plugin"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -64,14 +65,28 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package in tests/plugin, installed: its entry points are found here and in child processes."""
+    with _installed(monkeypatch, PLUGIN):
+        yield
+
+
+@pytest.fixture
+def device_plugin(plugin: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package in tests/device_plugin beside it: a simulated device, here and in child processes."""
+    with _installed(monkeypatch, DEVICE_PLUGIN):
+        yield
+
+
+@contextmanager
+def _installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
     from autotune import registry
 
-    monkeypatch.syspath_prepend(str(PLUGIN))
+    monkeypatch.syspath_prepend(str(folder))
     path = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PLUGIN), path))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), path))))
     registry.forget()
     yield
-    sys.modules.pop("autotune_test_plugin", None)
+    for module in folder.glob("*.py"):
+        sys.modules.pop(module.stem, None)
     registry.forget()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from autotune.devices import simulated
 from autotune.kernels import Algorithm, Built, Constants
 from autotune.ops import Op
 from autotune.space import Params, SearchSpace
@@ -199,12 +198,3 @@ class Misbehaving(ScaleTorch):
             time.sleep(3600)
         run = WAYS[way]
         return Built(lambda x: run(x, constants["factor"]))
-
-
-class Simulated(simulated.SimulatedBackend):
-    """A device that takes 8 µs for any call, and 4 where work is done in two chunks."""
-
-    def open(self, name: str) -> simulated.Simulated:
-        device = super().open(name)
-        device.cost = lambda workload, config: 4_000 if config.params.get("chunks") == 2 else 8_000
-        return device
