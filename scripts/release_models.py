@@ -14,12 +14,13 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Container, Mapping
 
 from autotune import __version__, environment, paths
 from autotune.cli.common import size
 from autotune.cost import model
 from autotune.cost.dataset import Dataset, collect
-from autotune.cost.evaluate import card, evaluate, summarise
+from autotune.cost.evaluate import Summary, card, evaluate, summarise
 from autotune.cost.fit import Options
 from autotune.cost.train import train_op
 from autotune.errors import AutotuneError, InvalidInput
@@ -38,35 +39,45 @@ LIMITS = """
 """
 
 
-def train(dataset: Dataset, path: str) -> tuple[int, list[str]]:
-    """Writes the model; returns its size in bytes and what it says of ops that it left out."""
-    trained, problems = [], []
-    for op in dataset.ops:
-        try:
-            trained.append(train_op(op, dataset, Options()).model)
-        except InvalidInput as error:
-            problems.append(str(error))
-    if not trained:
-        raise InvalidInput("; ".join(problems))
-    versions = {name: environment.version(name) for name in ("numpy", "torch")}
-    head = {"autotune": __version__, "versions": versions, "environments": dataset.environments, "notes": []}
-    return model.write(path, trained, head), problems
+MOST_SLOW = 0.01
+"""Share of answers that may be more than 2 % slower than the default; a model above it is not shipped."""
 
 
-def describe(dataset: Dataset, problems: list[str], db: str) -> str:
-    summaries, notes = {}, list(problems)
+def judge(dataset: Dataset) -> tuple[dict[str, Summary], dict[str, str]]:
+    """Figures of each op that can be evaluated; and the ops that are not shipped, with the reason."""
+    summaries, problems = {}, {}
     for op in dataset.ops:
         try:
             summaries[op] = summarise(evaluate(dataset, op, Options()), Options().seed)
         except InvalidInput as error:
-            if str(error) not in notes:
-                notes.append(str(error))
+            problems[op] = str(error)
+            continue
+        slow = summaries[op].slow
+        if slow > MOST_SLOW:
+            problems[op] = (
+                f"no model of {op} is shipped: {slow:.1%} of its answers would be slower than the default by more than "
+                f"2 %, and {MOST_SLOW:.0%} is the most"
+            )
+    return summaries, problems
+
+
+def train(dataset: Dataset, left_out: Container[str], path: str) -> int:
+    """Writes the model; returns its size in bytes."""
+    trained = [train_op(op, dataset, Options()).model for op in dataset.ops if op not in left_out]
+    if not trained:
+        raise InvalidInput("no op's model is good enough to be shipped")
+    versions = {name: environment.version(name) for name in ("numpy", "torch")}
+    head = {"autotune": __version__, "versions": versions, "environments": dataset.environments, "notes": []}
+    return model.write(path, trained, head)
+
+
+def describe(dataset: Dataset, summaries: Mapping[str, Summary], problems: Mapping[str, str], db: str) -> str:
     machines = sorted({f"{group.hardware.name}, {group.hardware.allowed_cpus} CPUs" for group in dataset.groups})
     head = [
         "The models of `model.atm`, trained by `python scripts/release_models.py`.",
         f"Trained on: {os.path.basename(db)}, {sum(len(group.labels) for group in dataset.groups):,} results.",
         f"Machines: {'; '.join(machines)}. Software: {'; '.join(sorted(set(dataset.environments.values())))}.",
-        *notes,
+        *problems.values(),
     ]
     return card(summaries, "The shipped cost models", head) + LIMITS
 
@@ -84,14 +95,15 @@ def main() -> int:
         if args.check:
             with tempfile.TemporaryDirectory() as folder:
                 anew = os.path.join(folder, "model.atm")
-                train(dataset, anew)
+                train(dataset, judge(dataset)[1], anew)
                 with open(anew, "rb") as one, open(target, "rb") as other:
                     same = one.read() == other.read()
             print(f"{target} {'is' if same else 'is NOT'} what training on {args.db} makes")
             return 0 if same else 1
-        count, problems = train(dataset, target)
+        summaries, problems = judge(dataset)
+        count = train(dataset, problems, target)
         with open(os.path.join(args.out, "README.md"), "w", encoding="utf-8") as file:
-            file.write(describe(dataset, problems, args.db))
+            file.write(describe(dataset, summaries, problems, args.db))
     except (AutotuneError, OSError) as error:
         print(f"release_models.py: {error}", file=sys.stderr)
         return 2
