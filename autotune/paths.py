@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from autotune import settings
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -15,12 +17,17 @@ def data_dir(name: str) -> str:
 
 def shipped_database() -> str:
     """The database shipped with this release; the file may not exist."""
-    return os.path.join(data_dir("db"), "tuning.sqlite")
+    return os.path.join(_shipped("db"), "tuning.sqlite")
 
 
 def shipped_model() -> str:
     """The cost model shipped with this release; the file may not exist."""
-    return os.path.join(data_dir("models"), "model.atm")
+    return os.path.join(_shipped("models"), "model.atm")
+
+
+def _shipped(name: str) -> str:
+    instead = settings.shipped()
+    return os.path.join(instead, name) if instead else data_dir(name)
 
 
 def migrations_dir() -> str:

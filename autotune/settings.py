@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 VARIABLES = {
     "AUTOTUNE_DB": "database file or URL used by default",
     "AUTOTUNE_MODEL": "cost model file (default: model.atm beside the database)",
+    "AUTOTUNE_SHIPPED": "folder with db/ and models/ to use instead of the shipped ones; an empty folder for none",
     "AUTOTUNE_CACHE": "folder for compiled kernels and probed figures (default ~/.cache/autotune)",
     "AUTOTUNE_CXX": "C++ compiler to use instead of the g++ or clang++ on PATH",
 }
@@ -50,6 +51,11 @@ def model(environ: Mapping[str, str] = os.environ) -> str:
 def _data_dir(environ: Mapping[str, str]) -> str:
     data = environ.get("XDG_DATA_HOME") or os.path.join(_home(), ".local", "share")
     return os.path.join(data, "autotune")
+
+
+def shipped(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder to take db/ and models/ from instead of this installation's; "" for those."""
+    return environ.get("AUTOTUNE_SHIPPED", "")
 
 
 def compiler(environ: Mapping[str, str] = os.environ) -> str:

@@ -31,9 +31,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the user's database; lookups start with nothing remembered."""
+    """No test sees the user's database or the shipped one; lookups start with nothing remembered."""
     from autotune import online
 
+    monkeypatch.setenv("AUTOTUNE_SHIPPED", str(tmp_path / "shipped"))
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "user" / "tuning.sqlite"))
     online.refresh()
     yield
